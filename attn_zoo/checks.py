@@ -22,10 +22,13 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
-    """Check that a value is an integer from ``least`` to ``most``. True and 2.0 do not count as integers.
+    """Check that a value is an integer from ``least`` to ``most``. True and 2.0 are not integers here.
+
+    Args:
+        name: name of the argument, for the message.
 
     Raises:
-        ValueError: the message names the argument, the rule and the value.
+        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
     """
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}")
@@ -34,10 +37,15 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
 
 
 def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
-    """Check that the heads of queries can share the heads of keys and values in equal numbers. 0 means as many as ``heads``.
+    """Check that each head of keys and values is shared by equally many heads of queries.
+
+    Args:
+        owner: name of the layer or mechanism, for the message.
+        key_value_heads: number of heads of keys and values; 0 means as many as ``heads``.
+        heads: number of heads of queries.
 
     Raises:
-        ValueError: the message names the owner, the rule and both numbers.
+        ValueError: the numbers break this rule; the message names the owner, the rule and both numbers.
     """
     check_whole(f"{owner}.key_value_heads", key_value_heads, 0)
     assert isinstance(key_value_heads, int)
@@ -59,10 +67,10 @@ def check_seed(value: object) -> None:
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
-    """Check that a value is a finite number that is at least ``least`` and above ``above``.
+    """Check that a value is a finite number. It must be at least ``least`` and greater than ``above``.
 
     Raises:
-        ValueError: the message names the argument, the rule and the value.
+        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number; got {value!r}")
@@ -93,10 +101,13 @@ def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
 
 
 def check_name(kind: str, name: object) -> None:
-    """Check that a name can be used on a command line and in a file name.
+    """Check that a name is valid on a command line and in a file name.
+
+    Args:
+        kind: kind of thing that has the name, for the message.
 
     Raises:
-        ValueError: the message names the kind of thing, the rule and the name.
+        ValueError: the name is not valid; the message names the kind of thing, the rule and the name.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
         rule = "an identifier of at most 64 ASCII letters, digits and underscores, without a digit at its beginning"
@@ -116,13 +127,15 @@ def check_printed(owner: str, name: str, text: object) -> None:
 
 
 def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
-    """Check that the fields of a dataclass have the types of their annotations: int, float, bool or str.
+    """Check that the values of a dataclass's fields have the types of their annotations: int, float, bool or str.
 
     Args:
-        kind: the dataclass; an instance of it if no values are ``given``.
+        owner: name of the thing that has the fields, for the message.
+        kind: the dataclass or, if no values are ``given``, an instance of it.
+        given: values by name of field.
 
     Raises:
-        ValueError: the message names the owner, the field, the type and the value.
+        ValueError: a value has another type; the message names the owner, the field, the type and the value.
     """
     for option, annotation in _annotations(kind if isinstance(kind, type) else type(kind)):
         if given is not None and option not in given:

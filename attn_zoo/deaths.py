@@ -1,4 +1,8 @@
-"""Deaths of processes. Each process notes what it is doing where its parent can read it, so later processes know about deaths."""
+"""Deaths of processes of a command, such as a crash of foreign code, and how later processes learn of them.
+
+Each process notes what it is doing in memory that its parent can read. If it dies, the parent and processes that start later know
+what it was doing.
+"""
 
 from __future__ import annotations
 
@@ -31,36 +35,41 @@ _note: mmap.mmap | None = None
 
 
 def shared() -> mmap.mmap:
-    """Return memory for the note of a process that will be forked next."""
+    """Return memory that a process and its parent share, for the notes of a process that will be forked next."""
     return mmap.mmap(-1, _SIZE)
 
 
 def note_in(memory: mmap.mmap) -> None:
-    """Write the notes of this process into memory that its parent process reads."""
+    """Write the notes of this process into ``memory`` from now on. The parent process reads it."""
     global _note
     _note = memory
 
 
 def in_command() -> bool:
-    """Return True if another process continues the command if this process dies."""
+    """Return True if another process continues the command when this process dies."""
     return STARTED in os.environ
 
 
 def read(memory: mmap.mmap) -> str:
-    """Return the note of a process that has ended."""
+    """Return the last note of a process that has ended.
+
+    Args:
+        memory: memory in which the process wrote its notes.
+    """
     return memory[:].rstrip(b"\0").decode(errors="replace")
 
 
 def note(what: str) -> None:
-    """Write down what this process is doing."""
+    """Note what this process is doing, for its parent process."""
     if _note is not None:
         _note[:] = what.encode()[:_SIZE].ljust(_SIZE, b"\0")
 
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Return a context in which the end of this process counts as a death during ``what``. A process that was forked inside ends
-    with it.
+    """Return a context. If this process ends inside, it counts as a death during ``what``.
+
+    A process that was forked inside ends at the end of the context.
     """
     before, here = "" if _note is None else read(_note), os.getpid()
     note(what)
@@ -73,13 +82,13 @@ def during(what: str) -> Iterator[None]:
 
 
 def reasons(what: str) -> list[str]:
-    """Return how processes of this command ended during ``what``, in the order of their ends."""
+    """Return how earlier processes of this command died during ``what``, the first death first."""
     found = _all().get(what, [])
     return [str(reason) for reason in found]
 
 
 def add(what: str, reason: str) -> None:
-    """Remember a death for this process and for those that it starts."""
+    """Record that a process died during ``what``. This process and those that it starts know about it."""
     found = _all()
     os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
 
@@ -90,7 +99,12 @@ def _all() -> dict[str, list[str]]:
 
 
 def go_on(process: int, stopped_by: int) -> None:
-    """Continue a child process that stopped itself. A stopped process would ignore its time limit and Ctrl-C."""
+    """Continue a child process that stopped itself, because a stopped process would ignore its time limit and Ctrl-C.
+
+    Args:
+        process: id of the child process.
+        stopped_by: number of the signal that stopped it; only SIGSTOP is undone.
+    """
     if stopped_by == signal.SIGSTOP:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
@@ -117,7 +131,11 @@ def _watch_children(over: threading.Event) -> None:
 
 
 def ending(status: int) -> str:
-    """Return in words how a process ended. A negative exit status stands for a signal."""
+    """Return a phrase that says how a process ended.
+
+    Args:
+        status: exit status of the process; a negative number stands for a signal.
+    """
     if status == -signal.SIGKILL:
         return KILLED
     if status < 0:

@@ -1,6 +1,7 @@
-"""Functions that escape foreign text, such as that of records, plugins and file names. There is one for each output format.
+"""Functions that make foreign text, such as that of records, plugins and file names, safe to print. Each output format has one.
 
-``terminal`` makes every character visible; the functions of the other formats call it, and then escape the marks of their format.
+``terminal`` makes every character visible. The functions of the other formats call it, and then escape the special characters of
+their format.
 """
 
 from __future__ import annotations
@@ -34,20 +35,24 @@ def terminal_lines(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape text for a cell or paragraph of GitHub Markdown: one line without tags, entities, links, or pipes that would end a
-    cell.
+    """Escape text for a cell or paragraph of GitHub Markdown.
+
+    The result is one line without tags, entities, links, or pipes that would end a cell.
     """
     plain = _ENTITY.sub("&amp;", terminal(text)).replace("|", r"\|").replace("](", r"]\(")
     return _TAG.sub("&lt;", plain)
 
 
 def escaped(text: str, format: str) -> str:
-    """Escape text for one line of the format ``github``, ``latex`` (a comment line) or ``terminal``."""
+    """Escape text for one line of the given format: ``github``, ``latex`` (a comment line) or ``terminal``."""
     return markdown(text) if format == "github" else terminal(text)
 
 
 def csv_cell(value: Any) -> Any:
-    """Return the value of a CSV cell: a number, or text on one line. An apostrophe is put before a text that would be a formula."""
+    """Return a value as the entry of a CSV cell: a number, or text on one line.
+
+    An apostrophe is put before text that a spreadsheet would read as a formula.
+    """
     if value is None or isinstance(value, int | float):
         return value
     text = terminal(str(value))
@@ -56,13 +61,19 @@ def csv_cell(value: Any) -> Any:
 
 
 def label(text: str, most: int = 80) -> str:
-    """Escape a name for a picture or a narrow column. It has at most ``most`` characters, and different names stay different."""
+    """Return a name that is escaped for a picture or a narrow column, and shortened to at most ``most`` characters.
+
+    Different names stay different.
+    """
     shown = terminal(text)
     return shown if len(shown) <= most else f"{shown[: most - 5]}…{_digest(text)[:4]}"
 
 
 def file_words(text: str, most: int = 80) -> str:
-    """Return words for a file name: letters, digits, dots, dashes and underscores. Different texts give different words."""
+    """Return text as part of a file name: letters, digits, dots, dashes and underscores.
+
+    Longer text is cut to ``most`` characters, and a digest of it is added. Different texts give different results.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", text)
     return plain if plain == text and len(plain) <= most else f"{plain[:most]}-{_digest(text)[:8]}"
 
@@ -72,7 +83,7 @@ def _digest(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class and message of an error that foreign code raised. Making its message may fail, too."""
+    """Return the class and message of an error that foreign code raised. This works even if making the message fails."""
     try:
         message = str(error)
     except BaseException as second:

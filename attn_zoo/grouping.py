@@ -1,4 +1,4 @@
-"""Grouping of values by their keys."""
+"""Function that groups values by their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Collect the values of each key. Keys and values keep their order."""
+    """Return for each key the list of its values, from pairs (key, value). Keys and values keep their order."""
     groups: dict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
         groups[key].append(value)

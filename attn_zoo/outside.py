@@ -1,4 +1,4 @@
-"""Events from outside of a plugin that end its code: Ctrl-C, SIGTERM, and what other signal handlers raise."""
+"""Distinction between errors of a plugin and events from outside that end its code, such as Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _TRACEBACK = vars(BaseException)["__traceback__"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Error that ends a run after SIGINT, once a checkpoint is saved."""
+    """Error that ends a run after Ctrl-C (SIGINT), when its checkpoint is saved."""
 
 
 class Terminated(SystemExit):
-    """Error that ends the process after SIGTERM."""
+    """Error that ends the process after the signal SIGTERM."""
 
 
 class Outside:
-    """Context that distinguishes errors of the code inside from events outside of it, such as signals.
+    """Context that tells errors of the code inside it from events outside of that code, such as signals.
 
-    KeyboardInterrupt comes from outside if SIGINT arrived in the context. A process cannot know who sent the signal.
+    A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, because a process cannot know who sent the
+    signal.
 
     Args:
-        callers: functions of others that the code calls or that are called beside it; what they raise comes from outside.
+        callers: functions of other code that runs beside the code inside. What they raise counts as an event from outside.
     """
 
     def __init__(self, *callers: Callable[..., object]) -> None:
@@ -52,7 +53,9 @@ class Outside:
             signal.signal(signal.SIGINT, self._before)
 
     def pass_on(self, error: BaseException) -> None:
-        """Raise an error again if it came from outside, also if the code turned it into another error or lost it."""
+        """Raise an error again if it came from outside. This holds even if the code inside turned it into another error or
+        suppressed it.
+        """
         kind = type(error)  # the class as such: every attribute of an error may be code of a plugin
         if issubclass(kind, Interrupted | Terminated) or (issubclass(kind, KeyboardInterrupt) and self._may_be_a_signal()):
             raise error
@@ -73,6 +76,6 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if only an ``Outside`` has changed the handler of a signal."""
+    """Return True if nobody has set the handler of a signal, apart from ``Outside``."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -1,4 +1,4 @@
-"""Plugins that are given as a file or folder instead of an installed package. Subprocesses load them, too."""
+"""Plugins that are given as a file or folder instead of an installed package. Subprocesses load them as well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "ATTN_ZOO_PLUGIN"
 
 
 def load(path: Path) -> list[ModuleType]:
-    """Import a file, a package, the packages below ``src``, or every file of a folder. Each is imported once.
+    """Import a plugin: a file, a package, the packages below ``src``, or all files of a folder. Each module is imported once.
 
     Raises:
         FileNotFoundError: the path does not exist.
@@ -29,10 +29,10 @@ def load(path: Path) -> list[ModuleType]:
 
 
 def export_plugin(path: Path) -> None:
-    """Add a plugin to the environment variable that subprocesses inherit.
+    """Add the path of a plugin to ``$ATTN_ZOO_PLUGIN``, so that subprocesses load it.
 
     Raises:
-        ValueError: the path holds the character that separates paths.
+        ValueError: the path contains the character that separates paths in this variable.
     """
     whole = str(path.resolve())
     if os.pathsep in whole:
@@ -43,17 +43,17 @@ def export_plugin(path: Path) -> None:
 
 
 def unexport_plugin(path: Path) -> None:
-    """Remove a plugin from the environment variable that subprocesses inherit."""
+    """Remove the path of a plugin from ``$ATTN_ZOO_PLUGIN``, which subprocesses inherit."""
     os.environ[VARIABLE] = os.pathsep.join(str(other) for other in exported_plugins() if other != path)
 
 
 def exported_plugins() -> list[Path]:
-    """Return the paths of the plugins in the environment variable."""
+    """Return the paths of the plugins in ``$ATTN_ZOO_PLUGIN``."""
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file. For a folder, it covers the names and contents of all its Python files."""
+    """Return the SHA-256 digest of a file or, for a folder, of the names and contents of all its Python files."""
     found = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
         found.update(b"" if file == path else file.relative_to(path).as_posix().encode())
@@ -62,7 +62,7 @@ def digest(path: Path) -> str:
 
 
 def digests() -> dict[str, str]:
-    """Return the digest of every existing plugin in the environment variable, by file name."""
+    """Return the SHA-256 digest of each existing plugin in ``$ATTN_ZOO_PLUGIN``, by file name."""
     return {path.name: digest(path) for path in exported_plugins() if path.exists()}
 
 

@@ -1,4 +1,4 @@
-"""Import of a plugin. A plugin may raise anything, end the process, hang, or change settings of the process."""
+"""Import of a plugin, protected against what a plugin may do: raise anything, end the process, hang, or change its settings."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ SLOW = 5.0
 
 
 class PluginWarning(UserWarning):
-    """Warning about a plugin that is left out, is slow, or has changed settings of the process."""
+    """Warning that a plugin was left out, is slow, or has changed settings of the process."""
 
 
 def tell(words: str) -> None:
-    """Issue a warning about a plugin."""
+    """Issue a ``PluginWarning`` with the given text."""
     warnings.warn(terminal(words), PluginWarning, stacklevel=2)
 
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that restores the settings of the process at its end, and warns about those that had changed.
+    """Return a context that restores the settings of the process at its end, and warns about those that changed inside.
 
-    It yields a list, to which the names of the changed settings are added at the end.
+    The context yields a list, to which the names of the changed settings are added at its end.
+
+    Args:
+        who: name of the plugin, for the warning.
+        when: what the plugin did, for the warning.
     """
     with kept() as changed:
         yield changed
@@ -39,24 +43,24 @@ def apart(who: str, when: str) -> Iterator[list[str]]:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the class, message and place of an error that a plugin raised."""
+    """Return the class and message of an error that a plugin raised, and the place where it did."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{error_text(error)} ({where.filename}:{where.lineno})"
 
 
 def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
-    """Import a plugin with ``load``, and restore the settings of the process that the import changed.
+    """Import a plugin by calling ``load``, and restore the settings of the process that the import changed.
 
     Args:
-        name: name in messages.
-        place: module or path, which no other plugin has.
+        name: name of the plugin in messages.
+        place: module or path of the plugin, which no other plugin has.
 
     Returns:
-        A sentence on what it changed, or None.
+        A sentence on what the import changed, or None if it changed nothing.
 
     Raises:
-        ValueError: it ended a process of this command when it was imported there.
-        BaseException: whatever it raises.
+        ValueError: an earlier process of this command ended when it imported the plugin.
+        BaseException: whatever the plugin raises.
     """
     what = f"{deaths.IMPORT}{place}"
     if ends := deaths.reasons(what):

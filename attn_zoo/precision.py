@@ -1,4 +1,4 @@
-"""Autocast: the dtype that it gives to matrix products, and a context without it."""
+"""Autocast (PyTorch's mixed precision): the dtype that it gives to matrix products, and a context without it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from torch import Tensor
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, for computations that need the precision of their inputs. It has no effect on the meta
-    device.
+    """Return a context without autocast, for computations that need the precision of their inputs.
+
+    On the meta device it has no effect.
     """
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which ``tensor`` is multiplied: that of autocast if it is on, else its own. Autocast leaves float64
-    unchanged.
+    """Return the dtype in which matrix products with ``tensor`` are computed.
+
+    It is that of autocast if autocast is on, and otherwise that of the tensor. Autocast leaves float64 unchanged.
     """
     device = tensor.device.type
     if device == "meta" or tensor.dtype is torch.float64 or not torch.is_autocast_enabled(device):

@@ -20,7 +20,7 @@ CARDS: pytest.StashKey[list[Card]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--attn-zoo``, which can be given several times."""
+    """Add the option ``--attn-zoo NAME`` to pytest. It can be given several times."""
     parser.getgroup("attn-zoo", "efficient attention (attn-zoo)").addoption(
         "--attn-zoo",
         action="append",
@@ -31,10 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the targets of the option before pytest collects tests.
+    """Find the mechanisms and tasks that the option ``--attn-zoo`` names, before pytest collects tests.
 
     Raises:
-        UsageError: there is no such attention, task, class or file, or it cannot be imported.
+        UsageError: there is no such mechanism, task, class or file, or it cannot be imported.
     """
     targets = config.getoption("--attn-zoo")
     if not targets:
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # so that -k, -m and --last-failed choose among the checks as among all tests
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add the checks after the other tests."""
+    """Add one test for each conformance check, after the other tests."""
     cards = config.stash.get(CARDS, [])
     if not cards:
         return
@@ -65,30 +65,30 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class Kit(pytest.Collector):
-    """Parent node of the checks in pytest's tree, as a file is the parent node of its tests."""
+    """Node of pytest's tree that holds all conformance tests, as a file holds its tests."""
 
     def collect(self) -> list[pytest.Item]:
-        """Return nothing, because the checks are created together with this node."""
+        """Return no items, because the tests are created together with this node."""
         return []
 
 
 class Check(pytest.Item):
-    """Test that runs one check with one setting of one mechanism or task."""
+    """Test that runs one conformance check on one mechanism or task with one setting."""
 
     def __init__(self, *, case: Case, place: tuple[str | PathLike[str], int | None], **others: Any) -> None:
         super().__init__(**others)
         self.case, self.place = case, place
 
     def runtest(self) -> None:
-        """Run the check. If it does not apply, raise ``SkipTest``, so that pytest reports it as skipped."""
+        """Run the check. If it does not apply, ``SkipTest`` is raised, so pytest reports it as skipped."""
         self.case()
 
     def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
-        """Return the file and line of the class under check, and the name of the check."""
+        """Return the file and line of the class that is checked, and the name of the check."""
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message if a check fails. For any other exception, return pytest's traceback from this test on."""
+        """Return the message of a check that failed. For any other exception, return pytest's traceback from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 

@@ -1,4 +1,4 @@
-"""Registry of mechanisms and tasks. They are built in or come from plugins. This module registers, finds and builds them."""
+"""Registry of mechanisms and tasks: it registers, finds and builds those that are built in or come from plugins."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
 
     Args:
         name: name that users write in ``attention=name``.
-        time, memory: printed big-O, such as ``n k d`` (see ``Growth``).
-        **facts: the remaining fields of ``AttentionCard``.
+        time, memory: growth of time and memory as printed in big-O notation, such as ``n k d`` (see ``Growth``).
+        **facts: the other fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is taken or not an identifier, a fact is missing, unknown or of the wrong type, an implementation is
-            unknown, or a method that the card promises is missing.
+        ValueError: the name is in use or not an identifier. Or a field of the card is missing, unknown or of the wrong type, an
+            implementation is unknown, or a method is missing that the card declares.
     """
 
     def decorate(cls: A) -> A:
@@ -112,10 +112,14 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
 
 
 def register_task(name: str, **facts: Any) -> Callable[[T], T]:
-    """Return a class decorator that registers a task. ``facts`` are the fields of ``TaskCard``.
+    """Return a class decorator that registers a task.
+
+    Args:
+        name: name that users write in ``task=name``.
+        **facts: the other fields of ``TaskCard``.
 
     Raises:
-        ValueError: the name is taken or not an identifier, or a fact is missing, unknown or of the wrong type.
+        ValueError: the name is in use or not an identifier, or a field of the card is missing, unknown or of the wrong type.
     """
 
     def decorate(cls: T) -> T:
@@ -151,22 +155,22 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
 
 
 def attentions() -> tuple[str, ...]:
-    """Return the names of all mechanisms in alphabetical order. Those of plugins are included."""
+    """Return the names of all mechanisms in alphabetical order, including those of plugins."""
     _look_for_plugins()
     return tuple(sorted(_ATTENTIONS))
 
 
 def task_names() -> tuple[str, ...]:
-    """Return the names of all tasks in alphabetical order. Those of plugins are included."""
+    """Return the names of all tasks in alphabetical order, including those of plugins."""
     _look_for_plugins()
     return tuple(sorted(_TASKS))
 
 
 def card(name: str) -> AttentionCard:
-    """Return the card of a mechanism.
+    """Return the card of the mechanism called ``name``.
 
     Raises:
-        UnknownNameError: no attention has this name; the nearest one is suggested.
+        UnknownNameError: no mechanism has this name; the message suggests the most similar one.
     """
     check_text("the name of an attention", name)
     _register_built_in()
@@ -178,10 +182,10 @@ def card(name: str) -> AttentionCard:
 
 
 def task_card(name: str) -> TaskCard:
-    """Return the card of a task.
+    """Return the card of the task called ``name``.
 
     Raises:
-        UnknownNameError: no task has this name; the nearest one is suggested.
+        UnknownNameError: no task has this name; the message suggests the most similar one.
     """
     _look_for_plugins()
     check_text("the name of a task", name)
@@ -199,20 +203,21 @@ def build_attention(
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Attention:
-    """Build a mechanism by name.
+    """Build the mechanism called ``name`` for the given geometry (number of heads, head width, lengths, direction).
 
     Args:
-        implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
-            card offers, the options allow and ``device`` can run. The choice is in ``.implementation``; it is made again when
-            the mechanism is called with tensors on another type of device.
-        device: only read by ``auto``; the mechanism is built on the current default device.
-        dtype: dtype of the matrix products, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
-        **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
+        implementation: a name on the card, or ``auto``. ``auto`` takes the first of ``auto_order(device)`` that the card has, the
+            options allow and ``device`` can run. It chooses again if the mechanism is called with tensors on another type of
+            device. ``.implementation`` is the choice.
+        device: device for which ``auto`` chooses. The mechanism itself is built on the current default device.
+        dtype: dtype of the matrix products (that of the inputs or of autocast), for which ``auto`` chooses; None is torch's default
+            dtype.
+        **options: fields of ``card(name).options``. The others take their defaults, which may depend on the length.
 
     Raises:
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: the mechanism, an option or the implementation is unknown.
         ValueError: an option breaks its rule, or ``dtype`` is not a dtype of floating-point numbers.
-        UnsupportedError: the geometry needs what the card does not claim.
+        UnsupportedError: the card does not declare a capability that the geometry needs.
     """
     entry = card(name)
     if not isinstance(geometry, Geometry):
@@ -230,10 +235,10 @@ def build_attention(
 
 
 def build_task(name: str, **options: Any) -> Task:
-    """Build a task by name.
+    """Build the task called ``name`` with the given options.
 
     Raises:
-        UnknownNameError: no such task or option.
+        UnknownNameError: the task or an option is unknown.
         ValueError: an option breaks its rule.
     """
     entry = task_card(name)
@@ -241,10 +246,13 @@ def build_task(name: str, **options: Any) -> Task:
 
 
 def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """Return an instance of the options dataclass ``kind``.
+    """Return an instance of the options dataclass ``kind`` with the given values.
+
+    Args:
+        owner: name of the mechanism or task, for the message.
 
     Raises:
-        UnknownNameError: no such option of ``owner``.
+        UnknownNameError: a given name is not a field of the dataclass.
         ValueError: an option has the wrong type or breaks its rule.
     """
     known = [f.name for f in fields(kind)]
@@ -266,10 +274,10 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
-    """Return the options of a mechanism with all defaults filled in. Defaults that depend on the length are computed.
+    """Return all options of a mechanism: the given values and, for other options, the defaults for this geometry.
 
     Raises:
-        UnknownNameError: no such option.
+        UnknownNameError: an option is unknown.
         ValueError: an option breaks its rule.
     """
     numbers = {name: rule.number(geometry) for name, rule in length_rules(entry.options).items()}
@@ -277,11 +285,12 @@ def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[s
 
 
 def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mechanism as plain data if the geometry is not known. Defaults that depend on the length are left
-    out.
+    """Return the options of a mechanism as plain data, for uses in which the sequence length is not known.
+
+    Defaults that depend on the length are left out.
 
     Raises:
-        UnknownNameError: no such option.
+        UnknownNameError: an option is unknown.
         ValueError: an option breaks its rule.
     """
     plain = plain_options(attention_options(entry, Geometry(1, 64, 4096, 4096), given))
@@ -291,8 +300,8 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 def load_plugins() -> Mapping[str, str]:
     """Load all plugins once: packages with the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``.
 
-    A plugin that fails registers nothing and breaks nothing. Lists of names, and look-ups of tasks and of attentions that are not
-    built in, call this by themselves; an explicit call is needed for packages installed while the process runs.
+    A plugin that fails is left out and does no harm. Functions that list names, and those that look up a task or a mechanism that
+    is not built in, call this function themselves. Call it yourself only for packages that were installed while the process runs.
 
     Returns:
         Reasons why plugins failed, by entry-point name or file.
@@ -325,20 +334,20 @@ def _leave_out(name: str, reason: str, error: BaseException) -> None:
 
 
 def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
-    """Return sentences about settings of the process that a plugin changed during its import or while its options were made."""
+    """Return sentences about settings of the process that a plugin changed while it was imported or while its options were made."""
     places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
     return [_CHANGES[place] for place in places if place in _CHANGES]
 
 
 def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
-    """Load a plugin from a file or folder once, for this process and, by ``$ATTN_ZOO_PLUGIN``, for its subprocesses.
+    """Load a plugin from a file or folder once. It is added to ``$ATTN_ZOO_PLUGIN``, so subprocesses load it as well.
 
     Returns:
-        Cards that it registers.
+        The cards that the plugin registers.
 
     Raises:
         FileNotFoundError: the path does not exist.
-        ValueError: it cannot be imported, or registers nothing; the message names file and line.
+        ValueError: the plugin cannot be imported, or registers nothing; the message names file and line.
     """
     load_plugins()  # an installed plugin may contain the file, which must not be registered twice
     _load_file(path)

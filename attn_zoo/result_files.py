@@ -1,4 +1,4 @@
-"""Result files of ``attn-zoo measure`` and ``attn-zoo transplant``. They are JSON and name their experiment."""
+"""Result files that ``attn-zoo measure`` and ``attn-zoo transplant`` write: JSON that names its experiment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
     """Read the result file of an experiment.
 
     Args:
+        experiment: name of the experiment whose results are expected.
         option: option or key of the command line that names the file, for error messages.
-        finished: refuse results that were cut short.
+        finished: raise an error if the experiment did not finish.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no results of this experiment, or they were cut short.
+        ValueError: the file has no results of this experiment, or the experiment did not finish.
     """
     command = "attn-zoo transplant" if experiment == "transplant" else f"attn-zoo measure experiment={experiment}"
     wanted = f"{option} takes a file that output= of {command} wrote"
@@ -33,7 +34,7 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file as a whole, so that no reader sees a part of it."""
+    """Write ``content`` to a JSON file as a whole, so that no reader sees a part of it."""
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 

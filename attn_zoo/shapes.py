@@ -19,5 +19,5 @@ CompressedValid = Bool[Tensor, "batch r"] | None
 
 
 def real_positions(tokens: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid) -> Bool[Tensor, "batch n"]:
-    """Return the mask of real tokens: ``key_valid``, or True everywhere if ``key_valid`` is None."""
+    """Return the mask of real (not padded) tokens: ``key_valid``, or True everywhere if ``key_valid`` is None."""
     return tokens.new_ones(tokens.shape[0], tokens.shape[2], dtype=torch.bool) if key_valid is None else key_valid

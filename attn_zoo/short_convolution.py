@@ -1,4 +1,4 @@
-"""Short depthwise convolution of tokens, applied before attention."""
+"""Short depthwise convolution over neighbouring tokens, applied before attention."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from torch import Tensor, nn
 
 
 class ShortConvolution(nn.Module):
-    """Depthwise convolution yᵢ = Σₜ w_t ∘ x_{i+t}. Inputs and outputs have shape (batch, n, dim).
+    """Depthwise convolution over neighbouring tokens: yᵢ = Σₜ wₜ ∘ xᵢ₊ₜ, with tokens x, outputs y, weights w and offsets t.
 
-    It starts as the identity: the weight of the position itself is 1, the other weights are 0, and there is no bias.
+    Inputs and outputs have shape (batch, n, dim). The convolution is initialised as the identity: the weight at offset 0 is 1, and
+    all others are 0. It has no bias.
 
     Papers: Fu et al. 2022, arXiv:2212.14052 (shift SSM before attention); Arora et al. 2023, arXiv:2312.04927 (Zoology); Arora et
-        al. 2024, arXiv:2402.18668 (Based).
-    Differs: Zoology, Based and flash-linear-attention convolve queries, keys and values separately and with random
-        initial weights. This one convolves the tokens before all projections, so it also serves mechanisms that share
-        queries and keys, have streams or compress before they project.
+    al. 2024, arXiv:2402.18668 (Based).
+
+    Differs: Zoology, Based and flash-linear-attention convolve queries, keys and values separately and with random initial weights.
+    This layer convolves the tokens before all projections. It therefore also serves mechanisms that use one tensor as queries and
+    keys, have further inputs, or shorten the sequence before they project it.
 
     Args:
         dim: width of the tokens.
-        width: positions in the window. Causal: i - width + 1 to i. Else i itself and ``width // 2`` on either side.
-        causal: position i sees positions up to i only.
+        width: number of positions in the window. If ``causal``, the window ends at position i. Otherwise it has ``width // 2``
+            positions on either side of i.
+        causal: True if output i depends only on tokens up to i.
 
     Raises:
         ValueError: ``width`` is not an integer of at least 1.
@@ -43,10 +46,10 @@ class ShortConvolution(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch n dim"], valid: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n dim"]:
-        """Convolve tokens. Positions outside the sequence count as zeros, and so does padding, which may hold anything.
+        """Return the convolved tokens. Positions outside the sequence and padded positions count as zeros.
 
         Args:
-            valid: True for a real token; the result is zero at padding.
+            valid: mask that is True for real tokens; at padding the output is zero.
         """
         if 0 in tokens.shape:
             return tokens * 1  # a convolution takes at least one window
@@ -62,18 +65,21 @@ class ShortConvolution(nn.Module):
         """Convolve the next tokens of a causal sequence.
 
         Args:
-            tail: the preceding tokens, at most the last ``width - 1``; not modified.
+            tokens: the next tokens.
+            tail: the tokens before them, at most the last ``width - 1``; not modified.
 
         Returns:
-            The outputs at these positions, equal to those of a call with the whole sequence, and the next tail.
+            The outputs for these tokens, equal to those of a call with the whole sequence, and the tail for the next step.
         """
         read = torch.cat([tail, tokens], dim=1)
         kept = read[:, max(0, read.shape[1] - self.before) :].clone()  # a view would hold on to all tokens of a long piece
         return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
 
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
-        """Return the outputs at the positions of ``filled`` that have a whole window. There are ``before + after`` fewer than
-        inputs.
+        """Return the outputs for a sequence that is already padded. They are ``before + after`` positions shorter than ``filled``.
+
+        Args:
+            filled: tokens with ``before`` positions added at the start and ``after`` at the end.
         """
         # conv2d over an image of height 1 in channels-last layout, that of tokens: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)

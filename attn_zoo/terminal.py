@@ -1,7 +1,7 @@
 """Layout of text for a terminal: tables with as many columns as fit, wrapped lines, and short numbers.
 
-Tables are laid out here, not by rich, because rich takes thirty times as long: the tables of ``leaderboard --reference`` would take
-a quarter of the time in which PyTorch is imported.
+This module does not use rich, because rich takes thirty times as long: the tables of ``leaderboard --reference`` would take a
+quarter of the time in which PyTorch is imported.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Format a table no wider than the terminal. If there is no room, leave optional columns out first, then wrap text.
+    """Return a table as text that is no wider than the terminal. If it is too wide, optional columns are left out, then text is
+    wrapped.
 
     Args:
+        rows: cells of each row.
         head: names of the columns; empty for a table without a head.
-        optional: names of columns that may be left out, in the order of removal; the last line then names those left out.
-        right: names of columns to align on the right, whose cells are not wrapped beneath the head.
-        whole: names of further columns whose cells are not wrapped beneath the head.
+        optional: names of columns that may be left out, in the order of removal. The last line then names those that were.
+        right: names of columns that are aligned on the right, in which only the heading is wrapped.
+        whole: names of further columns in which only the heading is wrapped.
         wide: keep every column at its full width.
         width: width in characters; None for that of the terminal.
     """
@@ -83,32 +85,42 @@ def fit(
 
 
 def wrap(text: str, width: int | None = None) -> str:
-    """Wrap every line at spaces to the width of the terminal. Continued lines are indented to where the text of the line begins."""
+    """Return text with every line wrapped at spaces to the width of the terminal.
+
+    Continued lines are indented to where the text of the line begins.
+    """
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
 def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[str]:
-    """Return the lines of a wrapped paragraph that begins with a mark. A number stays on one line with its unit or interval."""
+    """Return the lines of a wrapped paragraph. A number stays on one line with its unit or interval.
+
+    Args:
+        mark: text that precedes the paragraph, such as ``- ``.
+        indent: text that precedes each continued line.
+    """
     whole = terminal(text).replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
     made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
 
 
 def show(text: str, format: str = "terminal") -> None:
-    """Print text. On a terminal, wrap lines that are too long, unless ``format`` is meant for files."""
+    """Print text. On a terminal, long lines are wrapped, unless ``format`` is one that is meant for files."""
     print(wrap(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
-    """Format a table of numbers, as Markdown or no wider than the terminal.
+    """Return a table of numbers as text, in Markdown or for the terminal.
 
-    If the table is too wide for the terminal, it is divided. The remaining columns follow below, and the first columns with words
-    are repeated.
+    If the table is too wide for the terminal, it is divided. The remaining columns follow below, beside the first columns with
+    words again.
 
     Args:
+        head: names of the columns.
+        rows: cells of each row.
         format: one of ``FORMATS``.
-        left: positions of columns that hold words, which are aligned on the left; all others hold figures.
+        left: positions of columns with words, which are aligned on the left; all others hold numbers.
     """
     if format == "github":
         align = ["left" if at in left else "right" for at in range(len(head))]
@@ -126,7 +138,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "ter
 
 
 def shell(command: str, width: int | None = None) -> str:
-    """Wrap a shell command between its words to the width of the terminal. A backslash ends each continued line."""
+    """Return a shell command that is wrapped between its words to the width of the terminal. A backslash ends each
+    continued line.
+    """
     width = columns() if width is None else width
     rows = [""]
     for word in map(terminal, map(shlex.quote, shlex.split(command))):

@@ -26,9 +26,10 @@ _REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "u
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo recommend`` to the parser."""
     parser.description = (
-        "Without requirements, print a table with one line for each use case. With requirements, recommend the cheapest attention "
-        "that meets them and that records show, with three seeds on every deciding task, to match softmax and to beat the "
-        "controls; if there is none, recommend softmax, with the command that could change this."
+        "Without requirements, print a table with one line for each use case. With requirements, recommend the cheapest mechanism "
+        "that meets them and matches softmax in the records. It must match softmax and beat the controls (networks that cannot "
+        "select tokens by content) on every task that decides, with three seeds. If there is none, recommend softmax and print "
+        "the command whose results could change this advice."
     )
     parser.add_argument("--length", type=int, help=f"number of tokens (default: {LENGTH} if there are other requirements)")
     parser.add_argument("--width", type=int, default=256, help="width of the layer (default: 256)")
@@ -37,24 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="device; auto is cuda where there is one")
     parser.add_argument("--direction", default="forward", choices=("forward", "training"), help="training adds the backward pass")
     parser.add_argument("--causal", action="store_true", help="causal attention: position i sees positions up to i")
-    parser.add_argument("--padding", action="store_true", help="honour padding, as inputs of a batch have different lengths")
+    parser.add_argument("--padding", action="store_true", help="mask padding, because inputs of a batch differ in length")
     parser.add_argument("--cross", action="store_true", help="cross-attention: keys come from other tokens than the queries")
     parser.add_argument("--decode", action="store_true", help="generate token by token from a state smaller than keys and values")
-    parser.add_argument("--trained", action="store_true", help="replace softmax in a trained model, judged by transplant records")
-    limit = "memory limit, such as 4GiB, for tensors that training saves for the backward pass, or with --decode for the state"
+    trained = "replace softmax in a trained model; the evidence is from attn-zoo transplant"
+    parser.add_argument("--trained", action="store_true", help=trained)
+    limit = "memory limit, such as 4GiB, on tensors that training saves for the backward pass or, with --decode, on the state"
     parser.add_argument("--memory", metavar="SIZE", type=memory_bytes, help=limit)
     names = ", ".join(need.name for need in NEEDS)
-    needs = f"need whose tasks decide: {names} (default: every recorded task, causal or not as asked)"
-    parser.add_argument("--for", dest="use", metavar="NEED", help=needs)
-    parser.add_argument("--task", metavar="NAME", help="the only task that decides")
-    accept = f"largest acceptable loss of score against softmax, in points of 100 (default: {ACCEPT:g})"
+    needs = f"use case whose tasks decide: {names} (default: all recorded tasks, causal ones only with --causal or --decode)"
+    parser.add_argument("--for", dest="use", metavar="USE", help=needs)
+    parser.add_argument("--task", metavar="NAME", help="decide by this task alone")
+    accept = f"how many points of 100 a mechanism may score below softmax (default: {ACCEPT:g})"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
-    row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
+    row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: all mechanisms)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
     add_reference(parser, default="records that came with the package")
     encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: the one of the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    parser.add_argument("--all", action="store_true", help="also print every task, candidate, refusal and doubt")
+    parser.add_argument("--all", action="store_true", help="also print all tasks that decide, candidates and cautions")
     parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
     parser.set_defaults(handler=_recommend)
 

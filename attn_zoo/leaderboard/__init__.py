@@ -1,4 +1,4 @@
-"""Leaderboard: tables, pages and figures that are computed from records alone. It does not need PyTorch."""
+"""Leaderboard: tables, pages and figures computed from records alone. This package does not need PyTorch."""
 
 from __future__ import annotations
 
@@ -34,22 +34,26 @@ def leaderboard(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """Return the tables of a folder of records as text. Damaged files are listed beneath.
+    """Return the leaderboard tables of a folder of records as text. Files that are not complete records are listed below the
+    tables.
 
     Args:
-        overview: show only one table of scores by attention and task, in the terminal a heat map; no effect on CSV and JSON.
+        root: folder of records, or a packed file of them.
+        overview: show only one table of scores, with one row per mechanism and one column per task (in the terminal a heat map).
+            CSV and JSON are not affected.
         by: order of rows, one of ``ORDERS``.
-        equal: budgets of the boards; see ``tables``.
-        at: seconds of training after which validation scores are shown as well.
+        equal: budgets at which rows are compared, by cost; see ``tables``.
+        at: training times in seconds. For each, the best validation score reached by then is shown as well.
         seeds: show the score of every seed as well.
-        costs: files of ``attn-zoo measure experiment=counted``, whose figures are shown beside the heat map of the terminal; by
-            default recorded FLOPs.
+        costs: files written by ``attn-zoo measure experiment=counted``, whose costs are shown beside the heat map of the terminal.
+            By default the FLOPs of the records are shown.
         colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
         wide: show every column in the terminal, however narrow it is.
         legend: explain the columns in the terminal.
 
     Raises:
-        ValueError: no such format or order, a time or budget is not a number above 0, or a file of costs is of another kind.
+        ValueError: the format or the order is unknown, a time or budget is not a number above 0, or a file of costs is of another
+            kind.
         OSError: a file of costs cannot be read, or ``root`` is neither a folder nor a packed file.
     """
     check_text("format", format, FORMATS)

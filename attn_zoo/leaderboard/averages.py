@@ -24,7 +24,7 @@ SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Averages over tasks. Each task has the same weight."""
+    """Average score of each row over several tasks. Each task has the same weight."""
 
     rows: Mapping[str, Estimate]
     """Interquartile mean of each row with a score on every task, by label, over the scores of all tasks and seeds. Its interval
@@ -37,10 +37,10 @@ class Averages:
 
 
 def averages(tables: Sequence[Table]) -> Averages:
-    """Average the scores of each row over tasks with accuracy or F1, and over the seeds that all these tasks share.
+    """Return the average score of each row over all tasks whose metric is accuracy or F1.
 
-    A row that lacks one of the tasks, or has a failed seed, has no average, because its other tasks may be easier. A row whose
-    tasks share fewer than ``SEEDS`` seeds has no average either. If fewer than two rows have one, there are no averages.
+    A row is averaged over the seeds that all its tasks share. A row has no average if it lacks one of the tasks, if a seed failed,
+    or if its tasks share fewer than ``SEEDS`` seeds while some have more. If fewer than two rows have an average, none is returned.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)
@@ -69,10 +69,12 @@ def _none(titles: tuple[str, ...], reason: str) -> Averages:
 
 
 def interquartile_mean(scores: Sequence[Sequence[float]]) -> Estimate:
-    """Return the interquartile mean of the scores of all tasks and seeds, with the percentile interval of a stratified bootstrap.
+    """Return the interquartile mean of the scores of one row over all tasks and seeds.
+
+    Its interval is the percentile interval of a bootstrap that draws seeds within each task.
 
     Args:
-        scores: scores by task and seed; each task has as many seeds.
+        scores: for each task, the scores of all seeds; every task has the same number of seeds.
     """
     import numpy as np  # imported here: tables without averages do not need it
 

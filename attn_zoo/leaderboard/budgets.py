@@ -26,7 +26,11 @@ Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
 
 
 def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:
-    """Return a board for each recorded cost, at the budget in ``equal`` or else at the default budget."""
+    """Return for each recorded cost (time, FLOPs, memory) the scores that the rows reach within the same budget.
+
+    Args:
+        equal: budget by cost, in seconds, FLOPs or bytes; costs that it lacks have their default budget.
+    """
     made = {
         "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
         "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs"), higher_is_better),
@@ -36,16 +40,23 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
 
 
 def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[float]) -> tuple[Board, ...]:
-    """Return a board for each training time, by the rules of ``boards``. If no run has a curve, there are none."""
+    """Return for each training time the best validation score that each row reached by then. Without validation curves, it is
+    empty.
+
+    Args:
+        seconds: training times in seconds.
+    """
     made = (_trained("time", rows, _seconds, time, higher_is_better) for time in seconds)
     return tuple(board for board in made if board)
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return the time of pretraining and of training until ``seconds``, or None if the run was disturbed.
+    """Return the seconds that a run spent, pretraining included, when it had trained for ``seconds``. Return None for a disturbed
+    run.
 
-    The step in which the time limit of a run ends does not count. A run counts as disturbed (paused, or on a shared
-    processor) if it took more than ``DISTURBED`` times (steps · median step time), and more than ``DISTURBANCE`` seconds longer.
+    The last step does not count if the run's time limit ended in it. A run was disturbed (paused, or on a shared processor) if it
+    took more than ``DISTURBED`` times its number of steps times its median step time, and more than ``DISTURBANCE`` seconds longer
+    than that.
     """
     if seconds is None or _was_disturbed(run):
         return None
@@ -61,7 +72,7 @@ def _was_disturbed(run: Run) -> bool:
 
 
 def flops_until(step: float, run: Run, training_flops_per_example: float | None) -> float | None:
-    """Return the FLOPs of training until ``step``, with pretraining, or None if they are not counted."""
+    """Return the FLOPs that a run spent on training up to ``step``, pretraining included, or None if the FLOPs were not counted."""
     budget, before = run["budget"], run["pretraining_flops_per_example"]
     pretraining = budget.get("pretrain_steps", 0)
     if training_flops_per_example is None or (pretraining and before is None):

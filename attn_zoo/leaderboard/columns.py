@@ -1,4 +1,6 @@
-"""Columns of tables. Each is declared here once, and every format shows it: terminal, Markdown, LaTeX, CSV, JSON and the page."""
+"""Columns of leaderboard tables. Each column is declared here once, for every format: terminal, Markdown, LaTeX, CSV, JSON and
+HTML.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Text = Callable[[Row, Table], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of a table, with one number per row."""
+    """Column of a leaderboard table: its heading, and how the entry of a row is found and written."""
 
     name: str
     """Unique name: key in CSV and JSON, and CSS class on the page."""
@@ -61,20 +63,20 @@ class Column:
     """Text of the tooltip on the page."""
 
     def head(self, table: Table) -> str:
-        """Return the heading with the unit."""
+        """Return the heading of the column, with its unit."""
         heading, of = (part if isinstance(part, str) else part(table) for part in (self.heading, self.unit))
         return f"{heading} ({of})" if of else heading
 
     def figure(self, row: Row, table: Table) -> Any:
-        """Return the number of a row in this column."""
+        """Return the value of a row in this column, unformatted."""
         return getattr(row, self.name) if self.value is None else self.value(row, table)
 
     def written(self, row: Row, table: Table) -> str:
-        """Return the text of a row in this column."""
+        """Return the entry of a row in this column as text."""
         return "" if self.text is None else self.text(row, table)
 
     def sorted_by(self, row: Row, table: Table) -> float | None:
-        """Return the number by which the page sorts a row. None comes last in both directions."""
+        """Return the number by which the HTML page sorts a row in this column. Rows with None come last in both directions."""
         value = self.figure(row, table)
         if isinstance(value, Soon | Successes):
             value = value.order
@@ -108,28 +110,28 @@ _DATA = {
     "label": "mechanism and setting, unique in the table",
     "control": "true for a control",
     "options": "options of the mechanism",
-    "heads": "number of heads, if the row has others than the table",
+    "heads": "number of heads, if it differs from the table's",
     "by_seed": "test score by seed",
     "valid": "validation score of the weights that were tested",
     "parts": "test score of each part of the test",
     "failures": "seeds without a score, with the reasons",
-    "warnings": "doubtful settings of the row, such as more FLOPs than softmax",
+    "warnings": "warnings about the row's settings, such as more FLOPs than softmax",
     "against_best": "comparison with the best row",
     "against_control": "comparison with the best control",
     "unjudged": "reason why the row has no verdict",
     "curve": "validation scores during training, with steps, seconds and FLOPs",
     "training_flops_per_example": "FLOPs of a forward and backward pass over one example",
-    "training_flops_counted": "false if these are three times the FLOPs of a forward pass",
-    "mechanism_flops_4096": "FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens",
-    "state_bytes": "bytes that the mechanisms of all layers carry from token to token, at the task's length",
+    "training_flops_counted": "false if training_flops_per_example is estimated as three forward passes",
+    "mechanism_flops_4096": "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens",
+    "state_bytes": "bytes of the recurrent state of all layers at the task's length",
     "train_seconds_range": "shortest and longest training time over seeds",
     "implementation": "implementation that ran",
     "tuning": "search that found the settings",
     "tuned": "settings that the search found",
     "card": "the mechanism's card as it was recorded",
     "files": "files of the records",
-    "commands": "commands that made them",
-    "commits": "commits of the code that made them",
+    "commands": "commands that made the records",
+    "commits": "commits of the code that made the records",
 }
 """Columns that only CSV and JSON have: fields of ``Row``, with an explanation."""
 COLUMNS: dict[str, Column] = {
@@ -139,7 +141,7 @@ COLUMNS: dict[str, Column] = {
             "attention",
             "attention",
             lambda row, table: row.name,
-            note="mechanism with the options in which its rows differ; (c) marks a control",
+            note="mechanism, with the options that distinguish its rows; (c) marks a control",
             views=EVERY,
         ),
         Column(
@@ -197,8 +199,8 @@ COLUMNS: dict[str, Column] = {
             "learned",
             "learned",
             lambda row, table: str(row.learned or "-"),
-            note="seeds that ended at the criterion, three validations in a row at 99 % of the ceiling, of all; in brackets the "
-            "exact 95 % interval of their share (Clopper-Pearson)",
+            note="number of seeds that learned the task (three validations in a row at 99 % of the ceiling), of all seeds; in "
+            "brackets the exact 95 % interval of their share (Clopper-Pearson)",
             views=("scores",),
             shown=lambda table: any(row.learned for row in table.rows),
         ),
@@ -206,8 +208,9 @@ COLUMNS: dict[str, Column] = {
             "steps_to_90",
             "steps to 90 %",
             lambda row, table: str(row.steps_to_90 or "-"),
-            note="steps until validation is at 90 % of the ceiling: median over seeds and its 95 % interval by Kaplan-Meier, which "
-            "counts a seed that did not come so far as more than the cap; ? for an end that so few seeds do not bound",
+            note="steps until the validation score is 90 % of the ceiling: median over seeds and its 95 % interval "
+            "(Kaplan-Meier), in which a seed that did not get there counts as later than its last step; ? marks an end of the "
+            "interval that these seeds do not determine",
             least_first=True,
             views=("scores",),
             shown=lambda table: any(row.steps_to_90 for row in table.rows),
@@ -225,7 +228,7 @@ COLUMNS: dict[str, Column] = {
             "seeds",
             "seeds",
             lambda row, table: f"{len(row.seeds)} of {row.attempts}" if row.failures else str(row.attempts),
-            note="number of seeds; if some failed, the number that are done, of all",
+            note="number of seeds; if some failed, the number that finished, of all",
             views=("scores",),
             leaves=2,
         ),
@@ -261,7 +264,8 @@ COLUMNS: dict[str, Column] = {
             "measured",
             lambda row, table: row.block.named(table.machines),
             lambda row, table: str(row.block),
-            note="implementation, and machine if there are several; training time, speed and memory are comparable only within one",
+            note="implementation and, if there are several, machine; compare training time, speed and memory only between rows "
+            "with the same entry",
             least_first=True,
             shown=lambda table: len({row.block for row in table.rows}) > 1,
         ),
@@ -297,8 +301,8 @@ COLUMNS: dict[str, Column] = {
             "fronts",
             "front",
             _front,
-            note=f"costs ({LEGEND}) for which the row is on the Pareto front: no comparable row is at least as good in score and "
-            "in that cost, and better in one of them",
+            note=f"costs ({LEGEND}) for which the row is on the Pareto front: no comparable row is at least as good in both score "
+            "and that cost, and better in one of them",
             views=("costs",),
             leaves=4,
             tip=lambda row, table: ", ".join(row.fronts),
@@ -307,8 +311,8 @@ COLUMNS: dict[str, Column] = {
             "dominated_by",
             "dominated by",
             _dominated,
-            note="rows that are no worse in mean score and in every comparable cost, and either cheaper in one cost (for time: "
-            "without overlap between seeds) or significantly better in score",
+            note="rows that are no worse than this one in mean score and in every comparable cost, and either cheaper in one cost "
+            "(for time: without overlap between seeds) or significantly better in score",
             least_first=True,
             views=("costs",),
             leaves=1,
@@ -324,7 +328,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def columns(table: Table) -> list[Column]:
-    """Return the columns of a table: those declared above, and one per budget, time, part of the test, and seed."""
+    """Return the columns of a table: those of ``COLUMNS``, and one column per budget, training time, part of the test, and seed."""
     parts = dict.fromkeys(part for row in table.rows for part in row.parts)
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     made = [
@@ -363,5 +367,5 @@ def _of_seed(seed: int) -> Column:
 
 
 def by_name(table: Table) -> Mapping[str, Column]:
-    """Return the columns of a table by name."""
+    """Return a mapping from the name of each column of a table to the column."""
     return {column.name: column for column in columns(table)}

@@ -1,4 +1,4 @@
-"""Results of other people: folders of submissions, their marks, and the page that shows them apart from our results."""
+"""Results submitted by other people, and the page that shows them apart from our own results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WITHIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Submitter, paper and date of submitted records."""
+    """Submitter, paper and date of a submission of records."""
 
     name: str
     paper: str
@@ -45,13 +45,13 @@ class Submission:
                 raise ValueError(f"names: the {what} of a submission {rule}; got {text!a}")
 
     def write(self, folder: Path) -> None:
-        """Write the file ``FILE``."""
+        """Write the submission to the file ``submission.toml`` in ``folder``."""
         lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in (("name", self.name), ("paper", self.paper))]
         (folder / FILE).write_text(f"{''.join(lines)}date = {self.day.isoformat()}\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Submission:
-        """Return the submission that a folder holds.
+        """Read the submission from the file ``submission.toml`` in ``folder``.
 
         Raises:
             ValueError: the file is not TOML with the texts ``name`` and ``paper`` and a ``date``, or a text breaks its rule.
@@ -70,7 +70,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Submission and its records."""
+    """Submission together with its records."""
 
     folder: Path
     about: Submission
@@ -80,7 +80,9 @@ class Submitted:
 
     @property
     def mark(self) -> str:
-        """``run again`` if a sample was run again and its test scores agree within ``WITHIN``, else ``self-run``."""
+        """Mark in tables: ``run again`` if some runs were repeated and all their test scores agree within ``WITHIN``, else
+        ``self-run``.
+        """
         scores = {record.run_id: record.scores.get("test") for record in self.records}
         pairs = [(scores.get(record.run_id), record.scores.get("test")) for record in self.again]
         agree = [ours is not None and theirs is not None and abs(ours - theirs) <= WITHIN for theirs, ours in pairs]
@@ -88,7 +90,7 @@ class Submitted:
 
 
 def submissions(root: Path) -> list[Submitted]:
-    """Return the submissions below a folder, the newest first. Without the folder, there are none.
+    """Return the submissions in the subfolders of ``root``, the newest first. If ``root`` does not exist, the list is empty.
 
     Raises:
         ValueError: the file of a submission is wrong, or its records are damaged.
@@ -102,7 +104,7 @@ def submissions(root: Path) -> list[Submitted]:
 
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
-    """Return our tables with the rows of all submissions. Each such row has a mark and the name of its submitter."""
+    """Return leaderboard tables of our records and all submitted records. Submitted rows show their mark and who submitted them."""
     named = []
     for one in found:
         for record in one.records:
@@ -112,7 +114,7 @@ def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -
 
 
 def community_text(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> str:
-    """Return the dated list of submissions and their tables as GitHub Markdown, or one sentence if there are none."""
+    """Return a dated list of the submissions and their tables as GitHub Markdown, or one sentence if there are no submissions."""
     if not found:
         return "There is no submission yet."
     rows = [
@@ -126,18 +128,18 @@ def community_text(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> 
 
 
 def folder_name(about: Submission, records: Sequence[RunRecord]) -> str:
-    """Return the name of a submission's folder: its date and its mechanisms."""
+    """Return the folder name of a submission, made of its date and its mechanisms."""
     return file_words("-".join(map(str, [about.day, *dict.fromkeys(record.spec.attention for record in records)])), 60)
 
 
 def write_submission(
     folder: Path, about: Submission, records: Sequence[RunRecord], code: Sequence[Path], places: Sequence[str]
 ) -> None:
-    """Write the folder of a submission as a whole. If there is an error, nothing is written.
+    """Write the folder of a submission. If there is an error, nothing is written.
 
     Args:
-        code: files and folders of plugins, of which Python files are copied.
-        places: sentences on where its rows stand.
+        code: files and folders of the submitted plugins; only Python files are copied.
+        places: sentences on where the submitted rows stand in the tables.
 
     Raises:
         OSError: the folder cannot be written, or a file cannot be read.

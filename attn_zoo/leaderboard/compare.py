@@ -1,10 +1,10 @@
-"""Comparisons and verdicts of rows, Pareto fronts, dominated rows, and orders.
+"""Comparison of the rows of a table: significance tests, verdicts, Pareto fronts, dominated rows, and orders of rows.
 
-Two rows are compared by Welch's t test on their test scores. A standard deviation below the binomial error of the test set is
-raised to it, because seeds that agree more closely do so by accident. If both rows reached the criterion with all seeds, the test
-uses the logarithm of their steps to 90 % instead, with a standard deviation of at least one interval of validation. The scores of
-such rows are not distinguished. Every row is compared with the best row, with softmax and with the best control, and the p values
-are corrected for the number of all these comparisons on a task (Holm 1979).
+Two rows are compared by Welch's t test on their test scores over seeds. If the scores of a row spread less than the binomial error
+of the test set, that error replaces their standard deviation, because such close agreement is an accident. If both rows reached the
+criterion with all seeds, the test compares the logarithms of their steps to 90 % instead. Their standard deviation is then at least
+one interval between validations, and their scores are not distinguished. Every row is compared with the best row, with softmax and
+with the best control. The p values are corrected for the number of all these comparisons on a task (Holm 1979).
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _LIKE_CONTROL = 0.02
 """Distance of a validation score from that of the best control, relative to the latter unless it is a share, within which a row
 whose training loss is flat is not trained."""
 METHOD = (
-    "The best row has the best mean of those that are better than the best control; of rows that reached the criterion at all "
-    "seeds, it is the soonest. Two rows differ by Welch's t test over seeds, on scores or, if both reached the criterion at all "
-    "seeds, on the logarithm of the steps to 90 %. Holm's correction is for all comparisons of a task: with the best row, softmax "
-    "and the best control. A difference below a point (1 % if the metric is not a percentage) does not count"
+    "the best row is the one with the best mean among those that are better than the best control; if rows reached the criterion "
+    "with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: on their scores or, "
+    "if both reached the criterion with all seeds, on the logarithm of the steps to 90 %. Holm's correction covers all comparisons "
+    "of a task: with the best row, with softmax and with the best control. A difference below one point (1 % if the metric is not "
+    "a percentage) does not count"
 )
 ORDERS = ("score", *(cost.lower() for cost in COSTS))
 """Orders in which rows can be shown."""
@@ -45,7 +46,7 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Smallest differences that a metric and a test split can show."""
+    """Smallest differences between scores that a metric can show on a test split."""
 
     share: bool
     """True if the metric is a share, so that differences are points."""
@@ -55,17 +56,29 @@ class Resolution:
     """Least and greatest possible difference of two scores."""
 
     def ties(self, difference: float, larger: float) -> bool:
-        """Return True if a difference is too small to count, whatever a significance test says."""
+        """Return True if a difference between two scores is too small to count, whatever a significance test says.
+
+        Args:
+            larger: the larger of the two scores in absolute value.
+        """
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
     def floor(self, mean: float) -> float:
-        """Return the least standard deviation of a score: the binomial error of the test set or, if it is larger, rounding."""
+        """Return the smallest standard deviation to assume for scores with this mean.
+
+        It is the binomial error of the test set or, if that is larger, the rounding error of a score.
+        """
         binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
         return max(binomial, _ROUNDING * abs(mean))
 
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
-    """Return the resolution of a task from its recorded card and data."""
+    """Return the resolution of a task's scores.
+
+    Args:
+        task: recorded card of the task.
+        data: recorded facts about each split, such as the number of its examples.
+    """
     metric = task["metric"]
     examples = data.get("test", {}).get("examples") if metric in COUNTED_METRICS else None
     least, most = bounds(metric)
@@ -73,8 +86,9 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
 
 
 def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
-    """Return the difference of the test scores of two rows with its interval, and the p value. Return None if one row has no
-    score.
+    """Return the test score of one row minus that of the other with its interval, and the p value of Welch's t test.
+
+    If one of them has no score, return None.
     """
     if one.test is None or other.test is None:
         return None
@@ -83,9 +97,10 @@ def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, 
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows that have ``SEEDS_NEEDED`` seeds and no failed seed, and the reasons by label for the others.
+    """Divide rows into those that can be compared and the others, for which the result gives the reason by label.
 
-    A row with a failed seed is left out because its other seeds may be the lucky ones (survivorship bias).
+    A row can be compared if it has ``SEEDS_NEEDED`` seeds and none failed. If seeds failed, the others may be the lucky ones
+    (survivorship bias).
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
     return [row for row in rows if row.label not in reasons], reasons
@@ -101,7 +116,7 @@ def _unfit(row: Row) -> str | None:
 
 
 def compare(pairs: Sequence[tuple[Row, Row]], higher_is_better: bool, resolution: Resolution) -> tuple[Comparison, ...]:
-    """Compare the first row of each pair with the second, with p values corrected for the number of pairs."""
+    """Compare the first row of each pair with the second. The p values are corrected for the number of pairs."""
     made = [_tested(one, other, resolution) for one, other in pairs]
     corrected = holm([p for _, _, p in made])
     return tuple(
@@ -148,8 +163,9 @@ def _comparison(
 
 
 def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
-    """Return the key that sorts rows, the best first: first by steps those that reached the criterion with all seeds, then the
-    others by score.
+    """Return the key by which rows are sorted, the best first.
+
+    Rows that reached the criterion with all seeds come first, the fewest steps first. All others follow, the best score first.
     """
     steps = _logarithms(row)
     if steps is not None:
@@ -158,11 +174,11 @@ def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
 
 
 def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
-    """Add verdicts and comparisons to the rows, or the reason why there are none. Return all comparisons.
+    """Add a verdict and comparisons to each row, or the reason why it has none. Return all comparisons of the table.
 
     Args:
-        rows: contenders in the order of ``standing``, then controls.
-        control: the best control, or None if there is none.
+        rows: mechanisms in the order of ``standing``, then controls.
+        control: row of the best control, or None if there is none.
     """
     contenders = [row for row in rows if not row.control]
     kept, missing = fit_to_compare(contenders)
@@ -233,7 +249,7 @@ def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, r
 
 
 def is_above_control(row: Row) -> bool:
-    """Return True if a row is better than the best control, or if there is no control to compare it with."""
+    """Return True if a row is significantly better than the best control, or if there is no control to compare it with."""
     return row.against_control is None or row.against_control.outcome == Outcome.BETTER
 
 
@@ -259,24 +275,31 @@ def _no_verdicts(contenders: Sequence[Row]) -> str:
 
 
 def apart(comparisons: Sequence[Comparison]) -> set[tuple[str, str]]:
-    """Return the pairs that differ, as (better, worse)."""
+    """Return the pairs of row labels that differ significantly, each as (better row, worse row)."""
     found = {(c.row, c.against) for c in comparisons if c.outcome == Outcome.BETTER}
     return found | {(c.against, c.row) for c in comparisons if c.outcome == Outcome.WORSE}
 
 
 def cost_of(row: Row, cost: str) -> float | None:
-    """Return a cost of a row, one of ``COSTS``, or None if it was not measured."""
+    """Return a cost of a row, or None if the cost is not known.
+
+    Args:
+        cost: a key of ``COSTS``.
+    """
     value: float | None = getattr(row, COSTS[cost])
     return value
 
 
 def ordered(table: Table, by: str) -> Table:
-    """Sort the rows of a table by ``by``: best score or lowest cost first, and controls after contenders.
+    """Return the table with its rows sorted by score (the best first) or by a cost (the lowest first). Controls come last.
 
     For a measured cost, rows are sorted within their implementation groups.
 
+    Args:
+        by: one of ``ORDERS``.
+
     Raises:
-        ValueError: no such order.
+        ValueError: ``by`` is not one of ``ORDERS``.
     """
     check_text("by", by, ORDERS)
     if by == "score":
@@ -291,11 +314,11 @@ def ordered(table: Table, by: str) -> Table:
 
 
 def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
-    """Add to each row the Pareto fronts that it is on, and the rows that dominate it. Controls are included.
+    """Set for each row, controls included, the Pareto fronts that it is on and the rows that dominate it.
 
-    Fronts compare means. Dominance is stricter, so that noise does not cause it. A row dominates another if it is no worse in the
-    mean score and in every comparable cost, and is either lower in one cost or significantly better in score. A row with a failed
-    seed is on no front and dominates none.
+    Fronts compare mean values. Dominance is stricter, so that noise does not cause it. One row dominates another if it is no worse
+    in mean score and in every comparable cost, and is either cheaper in one cost or significantly better in score. A row with a
+    failed seed is on no front and dominates no other row.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
@@ -306,8 +329,9 @@ def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: boo
 
 
 def comparable(one: Row, other: Row, cost: str) -> bool:
-    """Return True if a cost of two rows can be compared. Counted costs always can; measured ones only within a group on one
-    machine.
+    """Return True if the costs of two rows can be compared.
+
+    Counted costs can always be compared. Measured costs can be compared only within one implementation group on one machine.
     """
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False

@@ -1,4 +1,4 @@
-"""Tables as data: CSV and JSON of every field."""
+"""Leaderboard tables as data: CSV and JSON with every field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.table import Block, Failure, Table, Within
 
 
 def as_json(tables: Sequence[Table]) -> str:
-    """Return JSON with every field of every table, and all columns of each row."""
+    """Return tables as JSON, with every field of each table and every column of each row."""
     made = []
     for table in tables:
         known = columns(table)
@@ -28,7 +28,9 @@ def as_json(tables: Sequence[Table]) -> str:
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """Return CSV with one line per row. An estimate takes two columns, and `` | `` separates the items of a list."""
+    """Return tables as CSV with one line per row. An estimate takes two columns (mean, half width); `` | `` separates items of a
+    list.
+    """
     cells: dict[str, list[dict[str, Any]]] = {}
     made = [(row, table, columns(table)) for table in tables for row in table.rows]
     for at, (row, table, known) in enumerate(made):
@@ -70,7 +72,7 @@ _FACTS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
-    """Return CSV of ``lines`` under the column names ``names``. Lists and mappings become JSON."""
+    """Return CSV text with a header of ``names`` and one line per mapping in ``lines``. Lists and mappings become JSON text."""
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writerow({name: csv_cell(name) for name in names})
@@ -80,7 +82,10 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return plain data. Failures and blocks become text, and other types with fields become mappings."""
+    """Return a value as plain data that JSON can hold.
+
+    Failures and implementation groups become text, and other dataclasses become mappings.
+    """
     if isinstance(value, Failure | Block):
         return str(value)
     if is_dataclass(value):

@@ -1,4 +1,7 @@
-"""Comparison of two sets of records, A and B, row by row: worse scores, higher costs, and rows that cannot be compared."""
+"""Comparison of two sets of records, A (earlier) and B (later), row by row, as ``attn-zoo diff`` prints it.
+
+It finds worse scores, higher costs, and rows that cannot be compared.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ COST_TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row that is in A and in B."""
+    """Comparison of one row between A and B: its scores, costs and findings."""
 
     label: str
     task: str
@@ -42,14 +45,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All differences between two sets of records."""
+    """Comparison of all rows of two sets of records, A and B."""
 
     rows: tuple[Compared, ...]
     tolerance: float
     cost_tolerance: float
 
     def failing(self, kinds: Iterable[str]) -> tuple[Finding, ...]:
-        """Return the findings of the given kinds."""
+        """Return the findings whose kind is one of ``kinds``."""
         wanted = set(kinds)
         return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
 

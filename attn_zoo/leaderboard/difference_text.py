@@ -1,4 +1,4 @@
-"""Comparison of two sets of records as text."""
+"""Comparison of two sets of records (A and B) as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
 
 
 def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
-    """Return a table for each task, then the findings that fail, all other findings, and the rules.
+    """Return the comparison of two sets of records as text.
+
+    It has a table for each task, then the findings that fail, all other findings, and the rules of the comparison.
 
     Args:
         kinds: kinds of findings that fail.
@@ -37,9 +39,9 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
         if findings:
             parts.append(f"{head}:\n{lines([f'{f.kind}: {f.row}: {f.text}' for f in findings], format)}")
     if not failing:
-        parts.append(f"No regressions (checked: {', '.join(kinds) or 'no kind of finding was requested'}).")
+        parts.append(f"No regressions (checked for: {', '.join(kinds) or 'nothing, because --fail-on is empty'}).")
     tolerances = (
-        f"tolerances: {found.tolerance:g} for a score (relative to its mean in A where the metric is not a share), "
+        f"tolerances: {found.tolerance:g} for a score (relative to its mean in A if the metric is not a percentage), "
         f"{found.cost_tolerance:.0%} for a measured cost"
     )
     parts.append(lines([*METHOD, tolerances], format))

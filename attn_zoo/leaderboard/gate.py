@@ -1,4 +1,4 @@
-"""Rules of ``attn-zoo diff``: when a score or a cost differs significantly."""
+"""Rules by which ``attn-zoo diff`` decides that a score or a cost differs between two sets of records, A and B."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ REGRESSIONS: Mapping[str, str] = {
 METHOD = (
     "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
     f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
-    "noise is unknown, and the tolerance alone decides",
+    "the spread is unknown, and the tolerance alone decides",
     "counted costs: any difference counts",
-    "measured costs: higher or lower at every shared seed by more than the tolerance and, for time, by more than the interquartile "
-    "ranges of the steps; compared only on the same processor with the same number of threads",
+    "measured costs: higher or lower for every shared seed by more than the tolerance and, for time, by more than the "
+    "interquartile ranges of the steps; compared only on the same processor with the same number of threads",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference between A and B in one row, of a kind such as ``worse``, ``slower``, ``faster`` or ``missing``."""
+    """One difference between A and B in one row, of a kind such as ``worse``, ``slower``, ``faster`` or ``missing``."""
 
     kind: str
     row: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Scores of one row in A and in B by seed."""
+    """Test scores of one row in A and in B, by seed."""
 
     a: Mapping[int, float]
     b: Mapping[int, float]
@@ -60,7 +60,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Verdict on a pair."""
+    """Verdict on whether the scores of one row differ between A and B."""
 
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One cost in A and in B."""
+    """Value of one cost of a row in A and in B."""
 
     name: str
     a: float
@@ -86,7 +86,7 @@ class Change:
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Return the verdict on each pair, with p values corrected for the number of pairs."""
+    """Return for each pair the verdict on whether its scores differ. The p values are corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = [_p_worse(pairs[at]) for at in tested]
     worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
@@ -135,8 +135,14 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Return the counted costs that changed. If both sides were measured on one processor, also return changes of time and
-    memory.
+    """Return the costs of a row that changed from ``a`` to ``b``.
+
+    Counted costs are always compared. Time and memory are compared only if both sides were measured on the same kind of processor.
+
+    Args:
+        a: runs of the row in A by seed.
+        b: runs of the row in B by seed.
+        tolerance: largest relative rise of a measured cost that does not count.
     """
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:

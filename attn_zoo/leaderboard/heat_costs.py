@@ -1,4 +1,4 @@
-"""Cost columns of the heat map. Costs are counted at one length by ``attn-zoo measure``, or come from the records."""
+"""Cost columns of the heat map, from a file of ``attn-zoo measure experiment=counted`` or from the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class CostColumn:
-    """Column with one cost of every mechanism for which it is known."""
+    """Column of the heat map with one cost, such as FLOPs, of each mechanism for which it is known."""
 
     cost: str
     """``FLOPs``, ``state``, ``time`` or ``memory``."""
@@ -31,31 +31,34 @@ class CostColumn:
 
     @property
     def head(self) -> str:
-        """Heading: cost and length."""
+        """Heading of the column: the cost and, if it has one, the number of tokens."""
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
-        """Return the value for a mechanism as text. If it is not known, the result is empty."""
+        """Return the cost of a mechanism as text. If it is not known, the text is empty."""
         value = self.values.get(attention)
         return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
-    """Return columns of FLOPs as multiples of softmax's or, for causal forms, of the state in bytes, from result files of
-    ``attn-zoo measure experiment=counted``.
+    """Return the cost columns of files that ``attn-zoo measure experiment=counted`` wrote.
+
+    A file on bidirectional mechanisms gives FLOPs as multiples of softmax's. A file on causal mechanisms gives the recurrent state
+    in bytes.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is of another kind, or was not finished.
+        ValueError: a file is of another kind, or its measurement did not finish.
     """
     columns = [column for path in paths for column in _columns(path)]
     return list({column.head: column for column in columns}.values())
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return a column of FLOPs relative to softmax. If records count them, they are those of mechanisms alone at 4,096 tokens; else
-    they are those of the network on the task with most counts (of several, the longest). If no record of softmax has a count, the
-    result is empty.
+    """Return a column of each mechanism's FLOPs as multiples of softmax's, from the records.
+
+    The FLOPs are those of the mechanisms alone at 4,096 tokens. If no record counts these, they are those of the whole network on
+    the task with the most counts (of several, the longest). If softmax has no count, the list is empty.
     """
     alone: dict[str, float] = {}
     for table in tables:
@@ -68,7 +71,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     if alone:
         widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})
         heads = " or ".join(map(str, widths))
-        said = f"FLOPs: of the mechanisms alone, forward, at {LENGTH:,} tokens and heads of width {heads}, relative to softmax"
+        said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
         return [CostColumn("FLOPs", LENGTH, said, alone)]
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:
@@ -83,8 +86,10 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 
 
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return columns of training time and peak memory as multiples of softmax's. They are geometric means over tables in which both
-    rows were measured in one block. If softmax was not measured, there are none.
+    """Return a column of training time and one of peak memory, as multiples of softmax's.
+
+    Each number is the geometric mean over the tables in which both rows were measured with the same implementation and machine. If
+    softmax was not measured, the list is empty.
     """
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
@@ -137,7 +142,7 @@ def _times(ratio: float) -> str:
 
 
 def byte_count(count: int) -> str:
-    """Format a number of bytes with three digits, such as ``64 KiB``."""
+    """Return a number of bytes as text with three digits, such as ``64 KiB``."""
     for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= size:
             return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Heat map as a picture that matplotlib draws."""
+"""Picture of the heat map, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _FRAME, _STRIPES = "frame", "//////"
 
 
 def heat_map_svg(found: HeatMap) -> str:
-    """Return the heat map as SVG text, which follows the reader's light or dark mode. Equal maps give equal text.
+    """Return the heat map as SVG text, whose colours follow the reader's light or dark mode. Equal heat maps give equal text.
 
     Raises:
-        ValueError: the map has no lines.
+        ValueError: the heat map has no rows.
     """
     import matplotlib
 
@@ -53,10 +53,10 @@ def heat_map_svg(found: HeatMap) -> str:
 
 
 def draw_heat_map(found: HeatMap, *paths: Path) -> list[Path]:
-    """Write the heat map to .svg or .png files.
+    """Write the heat map to each of ``paths``, which end in .svg or .png, and return the paths.
 
     Raises:
-        ValueError: the map has no lines.
+        ValueError: the heat map has no rows.
         OSError: a file cannot be written.
     """
     import matplotlib

@@ -1,4 +1,4 @@
-"""Heat map for a terminal. It is shaded if the terminal has colour."""
+"""Heat map as text for a terminal, with shades if the terminal has colour."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def colours_here() -> str | None:
 
 
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
-    """Return the heat map as lines that fit the terminal. Columns that do not fit side by side continue below.
+    """Return the heat map as text that fits the terminal. Columns that do not fit side by side continue below.
 
-    Without ``colours``, ``*`` marks the best rows of a task, and ``<`` rows no better than its best control.
+    Without ``colours``, ``*`` marks the best mechanism on a task, and ``<`` a mechanism that is no better than the best control.
 
     Args:
         colours: colour system of rich: ``truecolor``, ``256``, ``standard``, ``windows``; None for plain text.

@@ -1,4 +1,7 @@
-"""Heat map of mechanisms by tasks: its contents and words. The picture, the terminal and the page use them."""
+"""Heat map of test scores, with one line per mechanism and one column per task.
+
+This module computes its contents and words, which the picture, the terminal and the HTML page share.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _DIRECTIONS = {False: "bidirectional", True: "causal"}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Cell of one mechanism on one task."""
+    """Cell of the heat map: the result of one mechanism on one task."""
 
     row: Row | None = None
     """Row that is shown; None if the mechanism was not run."""
@@ -47,13 +50,13 @@ class Cell:
 
     @property
     def trained(self) -> bool:
-        """False if the row was not trained, so its score says nothing about the mechanism."""
+        """False if training did not lower the loss of this mechanism, so its score does not tell what the mechanism can do."""
         return self.row is None or self.row.verdict != Verdict.NOT_TRAINED
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of one task."""
+    """Column of the heat map: one task."""
 
     table: Table
     title: str
@@ -63,13 +66,13 @@ class Column:
 
     @property
     def direction(self) -> str:
-        """``causal`` or ``bidirectional``."""
+        """Direction of the task: ``causal`` or ``bidirectional``."""
         return _DIRECTIONS[bool(self.table.task.get("causal"))]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of one mechanism or control, with its cells and costs."""
+    """Line of the heat map: one mechanism or control, with its cells and costs."""
 
     attention: str
     control: bool
@@ -84,7 +87,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Heat map of mechanisms, then controls, by tasks."""
+    """Heat map of test scores. Its lines are mechanisms, followed by controls; its columns are tasks."""
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
@@ -95,25 +98,26 @@ class HeatMap:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Numbers of seeds that rows have, in ascending order."""
+        """Numbers of seeds over which the shown scores are averaged, in ascending order."""
         rows = [cell.row for line in self.lines for cell in line.cells]
         return tuple(sorted({len(row.seeds) for row in rows if row and row.test}))
 
     @property
     def title(self) -> str:
-        """Title with the numbers of mechanisms and of tasks."""
+        """Title of the heat map, with the numbers of mechanisms and of tasks."""
         mechanisms = sum(not line.control for line in self.lines)
         return f"{mechanisms} attention mechanisms on {len(self.columns)} task{'' if len(self.columns) == 1 else 's'}"
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
-    """Return the heat map of ``tables``, with one column per table and the columns of ``costs``.
+    """Return the heat map of leaderboard tables, with one column per table and the given cost columns.
 
-    A mechanism has one line. If a table has several rows of it, the row with the best validation score is shown, because the choice
-    must not use test scores. Lines that were run on the same directions stand together, sorted by their mean shade. Bidirectional
-    columns come first, and tasks with similar shades stand together.
+    Each mechanism has one line. If a table has several rows of a mechanism, the row with the best validation score is shown,
+    because the choice must not use test scores. Lines of mechanisms that ran in the same directions (bidirectional, causal) stand
+    together, the darkest mean shade first. Bidirectional columns come first, and tasks with similar shades stand side by side.
 
     Args:
+        costs: cost columns.
         not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
     """
     columns = [
@@ -160,10 +164,10 @@ def _cells(column: Column) -> dict[str, Cell]:
 
 
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
-    """Return why the scores of a table cannot be shaded, or None if they can.
+    """Return why the column of a task has no shades, or None if it has them.
 
-    A task does not measure attention if no mechanism beats the best control by a point and significantly. Without verdicts,
-    significance is not known, and a lead of a point is enough.
+    A column is shaded only if a mechanism beats the best control by at least one point (1 % if the metric is not a percentage), and
+    significantly. If there are no verdicts, significance is unknown and the lead of a point is enough.
     """
     sign = table.sign
     scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
@@ -184,7 +188,7 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """Return a unique title for each table: the title of the task, then the settings in which its tables differ, or a number."""
+    """Return a unique title for each table: the task's title and, if needed, the settings in which tables differ, or a number."""
     names = [str(table.task["title"]) for table in tables]
     for words in (
         ["causal" * bool(table.task.get("causal")) for table in tables],
@@ -203,13 +207,13 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Append its word to each name that occurs with several words."""
+    """Return ``names``, each followed by its word in ``words`` if the same name occurs with different words."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
 def numbered(names: Sequence[str], mark: str = " #") -> list[str]:
-    """Append ``mark`` and a number to each name that occurs several times."""
+    """Return ``names``, with ``mark`` and a number after each name that occurs several times."""
     return [name if names.count(name) == 1 else f"{name}{mark}{names[: at + 1].count(name)}" for at, name in enumerate(names)]
 
 
@@ -249,19 +253,19 @@ def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
 
 
 def level(shade: float | None) -> int:
-    """Return the level of a shade, from 0 for none to ``len(SHADES)`` for the darkest."""
+    """Return the level of a shade, from 0 (not shaded) to ``len(SHADES)`` (the darkest)."""
     return 0 if not shade else max(1, min(len(SHADES), math.ceil(round(shade * len(SHADES), 9))))
 
 
 def mean(cell: Cell, table: Table) -> str:
-    """Return the mean score of a cell as short as possible: ``97.5`` (per cent), ``8.1``, ``0.0021``. Without a score, it is
+    """Return the mean score of a cell as short text, such as ``97.5`` (per cent), ``8.1`` or ``0.0021``. Without a score, it is
     empty.
     """
     return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
 
 
 def brief(value: float, table: Table) -> str:
-    """Return a score as text that is as short as possible."""
+    """Return a score as short text."""
     if is_share(table):
         return f"{100 * value:.1f}"
     if is_significant(table.task["metric"]):
@@ -270,9 +274,11 @@ def brief(value: float, table: Table) -> str:
 
 
 def beside(cell: Cell, table: Table) -> str:
-    """Return the small text beside the mean. It is ``2/3`` if only two of three seeds have a score. For runs until the criterion,
-    it is the number of steps to 90 % if all seeds learned the task, else how many did, or empty if none did. Otherwise it is ``±``
-    half of the interval.
+    """Return the small text that stands beside the mean score of a cell.
+
+    If a seed failed, it is the number of seeds with a score, such as ``2/3``. Otherwise, if runs ended at a criterion, it is the
+    median number of steps to 90 % of the ceiling. If only some seeds met the criterion, it is their number, and if none did, it is
+    empty. For all other runs it is ``±`` and half of the interval.
     """
     row = cell.row
     if row is None or row.test is None:
@@ -294,7 +300,7 @@ def beside(cell: Cell, table: Table) -> str:
 
 
 def gap(cell: Cell) -> str:
-    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``, or a dot if it was not run. If it has a score, the result is
+    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``, or a dot if it was not run. If it has a score, the text is
     empty.
     """
     if cell.row is None:
@@ -306,8 +312,10 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return a sentence with score, margin, verdict, successes, steps and seeds of a row. If it has no score, return its
-    failures.
+    """Return a sentence about a row, or its failures if it has no score.
+
+    The sentence has the score, the gain over the best control, the verdict, how many seeds learned the task and in how many steps,
+    and the number of seeds.
     """
     if row.test is None:
         return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
@@ -321,7 +329,7 @@ def about(row: Row, table: Table, where: str = "") -> str:
 
 
 def metric(table: Table) -> str:
-    """Return the metric as a short word: ``%``, ``F1 %``, ``ppl ↓``."""
+    """Return a short label for the metric of a table: ``%``, ``F1 %``, ``ppl ↓``."""
     name = str(table.task["metric"])
     if is_share(table):
         return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")
@@ -330,28 +338,27 @@ def metric(table: Table) -> str:
 
 
 def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
-    """Return sentences on how to read the heat map.
+    """Return the sentences below the heat map, which explain how to read it.
 
     Args:
-        leads: mark of the best rows of a task.
+        found: the heat map.
+        leads: word or sign by which the picture marks the best mechanism on a task.
     """
     cells = [cell for line in found.lines for cell in line.cells]
     rows = [cell.row for cell in cells if cell.row]
-    notes = [f"Test scores of {seed_count(found.seeds)}{', which says nothing about noise' if found.seeds == (1,) else ''}."]
+    notes = [f"Test scores of {seed_count(found.seeds)}{', which shows no spread' if found.seeds == (1,) else ''}."]
     if any(row.verdict for row in rows):
-        notes.append(f"{leads}: the best of its task. Tables say which others are {Verdict.TIED}.")
+        notes.append(f"{leads}: the best on this task. The task's own table shows which others are {Verdict.TIED}.")
     else:
-        notes.append(f"{leads}: the best mean of its task, without a verdict.")
+        notes.append(f"{leads}: the best mean on this task; no significance test was possible.")
     if any(row.steps_to_90 for row in rows):
         notes.append(
-            "Small figures: median steps to 90 % of the ceiling if all seeds learned the task, else how many did; empty for none."
+            "Small figures: the median number of steps to 90 % of the ceiling. If only some seeds learned the task: how many did."
         )
     if any(row.test and row.test.half_width is not None and not row.steps_to_90 for row in rows):
         notes.append("±: half of the 95 % interval of the mean.")
     if any(cell.shade for cell in cells):
-        notes.append(
-            "Rows of the same directions stand together, in the order of their mean shade over the tasks they were run on."
-        )
+        notes.append("Mechanisms run in the same directions (bidirectional, causal) stand together, the darkest mean shade first.")
     reasons = grouped((column.unshaded, column.title) for column in found.columns if column.unshaded)
     notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in reasons.items()]
     if any(not column.table.higher_is_better for column in found.columns):
@@ -359,17 +366,17 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     if any(row.test and row.failures for row in rows):
         notes.append("2/3: two of three seeds have a score.")
     if tuned := sorted({key for row in rows if row.tuning for key in row.tuning.space}):
-        notes.append(f"Each row has its own {', '.join(tuned)}, chosen on validation.")
+        notes.append(f"Each row has its own {', '.join(tuned)}, chosen by validation score.")
     if found.several:
-        notes.append(f"Of several settings, the one that is best on validation is shown: {', '.join(found.several)}.")
+        notes.append(f"Run with several options, of which the best by validation score are shown: {', '.join(found.several)}.")
     return [*notes, *(f"{column.said}." for column in found.costs), _protocols(found)]
 
 
 def _protocols(found: HeatMap) -> str:
-    """Return which protocol the tasks were run by, in a sentence."""
+    """Return a sentence that says by which protocol each task was run."""
     (usual, _), *others = Counter(column.table.protocol for column in found.columns).most_common()
     told = [
-        f"{', '.join(f'{c.title} ({c.direction})' for c in found.columns if c.table.protocol == protocol)} by protocol {protocol}"
+        f"{', '.join(f'{c.title} ({c.direction})' for c in found.columns if c.table.protocol == protocol)}: protocol {protocol}"
         for protocol, _ in others
     ]
-    return f"Protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks by protocol {usual}."
+    return f"Protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."

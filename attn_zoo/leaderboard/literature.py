@@ -1,4 +1,8 @@
-"""Comparison of recorded and published scores: numbers, their spread, differences of setting, and orderings."""
+"""Comparison of recorded scores with published scores of the same mechanisms on the same task.
+
+It shows how far published scores differ among themselves, how their settings differ from ours, and whether published orderings of
+two mechanisms hold in the records.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ RULE = (
 
 @dataclass(frozen=True, slots=True)
 class LiteratureRow:
-    """Recorded row, and the published figures of the same mechanism."""
+    """Recorded row together with the published scores of its mechanism on the same task."""
 
     label: str
     ours: Estimate | None
@@ -32,14 +36,14 @@ class LiteratureRow:
 
     @property
     def spread(self) -> float | None:
-        """Difference between the highest and the lowest figure in points, or None if there are fewer than two sources."""
+        """Difference between the highest and the lowest published score in points, or None if there are fewer than two sources."""
         values = [figure.value for found in self.figures.values() for figure in found]
         return max(values) - min(values) if len(self.figures) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict of the records on an ordering in which the literature agrees."""
+    """Verdict on whether the records confirm that one mechanism is better than another, as all publications say."""
 
     ordering: Ordering
     attention: str
@@ -53,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Literature:
-    """Recorded table, and the published figures for its task."""
+    """Recorded table together with the published scores for its task."""
 
     task: Mapping[str, Any]
     sources: tuple[Source, ...]
@@ -67,7 +71,11 @@ class Literature:
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """Compare a table, or its rows of one mechanism, with published figures for its task. Return None if there are no figures."""
+    """Return a table beside the published scores for its task, or None if there are no published scores.
+
+    Args:
+        attention: mechanism to whose rows the comparison is limited; None for all rows.
+    """
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
     if not known:
@@ -97,7 +105,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return the verdicts of the table's rows on each ordering in which all sources agree for this task."""
+    """Return verdicts on the orderings of two mechanisms in which all publications agree for the task of this table."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
@@ -111,7 +119,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """Return the settings of a row in the terms of published settings."""
+    """Return the settings of a recorded row, described in the same terms as published settings."""
     model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],
@@ -163,5 +171,5 @@ def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
 
 
 def in_points(value: float, metric: str) -> float:
-    """Return a recorded score in the unit of the literature. Shares become per cent."""
+    """Return a recorded score in the unit of publications: per cent for percentage metrics, unchanged for others."""
     return style(metric)[1] * value

@@ -1,4 +1,4 @@
-"""Comparison with the literature as text."""
+"""Comparison with published scores as text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_
 
 
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
-    """Return recorded rows beside the figures of each source. Below are the spread over sources and the differences of setting.
+    """Return recorded scores beside the published scores of each source, as text.
+
+    Notes below state the spread over sources and how each source's settings differ from ours.
 
     Args:
-        attention: attention whose rows are shown; None for all.
-        format: ``terminal``, ``github`` or ``latex``; ``csv`` and ``json`` give a line or object for each figure, ours included.
+        format: ``terminal``, ``github`` or ``latex``; ``csv`` and ``json`` give one line or object per published or recorded score.
+        attention: mechanism whose rows are shown; None for all.
 
     Raises:
-        ValueError: no such format.
+        ValueError: the format is unknown.
     """
     found = [compared for table in tables if (compared := literature(table, attention))]
     if format == "json":
@@ -41,7 +43,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
-    """Return one line per source with its figures for a row and all differences of setting."""
+    """Return one line per source, with its published scores for a row and how its settings differ from ours."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -51,23 +53,25 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
 
 
 def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
-    """Return the anchor of a main row beside a task; None for other rows, and if its figure is on this very task.
+    """Return the anchor of a mechanism: a published score that is shown beside its recorded score, although the task is another.
+
+    Return None if the mechanism has no anchor, or if the anchor's score is on this same task.
 
     Args:
-        task: card of a recorded task.
+        task: recorded card of the task beside whose score the anchor would stand.
     """
     found = anchor(attention, bool(task.get("causal")))
     return None if found and found.figure and found.figure.task == task["name"] else found
 
 
 def anchor_line(found: Anchor) -> str:
-    """Return a line on an anchor: the score, the task, the source, and how the protocol differs."""
+    """Return a line about an anchor: the published score, its task and source, and how the protocol differs from ours."""
     score, task, source = _anchored(found)
     return f"anchor: {score} on {task} ({source}); {found.differs}" if found.figure else f"anchor: {score}; {found.differs}"
 
 
 def anchor_table(format: str) -> str:
-    """Return the anchors of the main rows as a table."""
+    """Return a table of all anchors as text, with one row per mechanism and direction."""
     head = ["attention", "direction", "published score", "task", "source", "how it differs"]
     body = [
         [name, "causal" if causal else "bidirectional", *_anchored(found), found.differs]
@@ -86,7 +90,7 @@ def _anchored(found: Anchor) -> tuple[str, str, str]:
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Return a sentence about one ordering of the literature and what the records say about it."""
+    """Return a sentence about one published ordering of two mechanisms, and whether the records confirm it."""
     ordering = verdict.ordering
     side = "below" if ordering.below else "above"
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
@@ -152,7 +156,7 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
 
 
 def printed(found: Sequence[Figure]) -> str:
-    """Return a figure as its source prints it, or the range of several figures."""
+    """Return a published score as its source prints it, or the range if there are several scores."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

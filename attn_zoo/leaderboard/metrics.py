@@ -1,4 +1,4 @@
-"""Numbers as text: shares in per cent, other scores unchanged, costs with their units."""
+"""Scores and costs as text: percentage metrics in per cent, other scores unchanged, costs with their units."""
 
 from __future__ import annotations
 
@@ -21,81 +21,83 @@ _SIGNIFICANT = ("mse",)
 
 
 def style(metric: str) -> tuple[str, float]:
-    """Return the format of a score, and the factor to apply before formatting."""
+    """Return the number format for scores of a metric, and the factor by which a score is multiplied before it is formatted."""
     if metric in SHARES:
         return ".1f", 100.0
     return (".3g" if is_significant(metric) else ".2f"), 1.0
 
 
 def written(value: float, metric: str) -> str:
-    """Return a score with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
+    """Return a score as text with its unit: ``97.5 %``, ``8.12``, ``0.00213``."""
     form, scale = style(metric)
     return f"{scale * value:{form}}{' %' if metric in SHARES else ''}"
 
 
 def is_significant(metric: str) -> bool:
-    """Return True if scores of this metric are written with significant digits instead of decimals."""
+    """Return True if scores of this metric are written with a fixed number of significant digits instead of decimals."""
     return metric in _SIGNIFICANT
 
 
 def grain(metric: str, examples: int | None) -> float:
-    """Return the smallest step between scores on this many examples, or 0 for metrics that are not counts."""
+    """Return the smallest possible step between two scores on this many examples, or 0 if the metric does not count examples."""
     return 1 / examples if metric in COUNTED and examples else 0.0
 
 
 def spent(cost: str, amount: float | None) -> str:
-    """Return an amount of a cost with its unit, or ``-`` if there is none."""
+    """Return an amount of a cost (time, FLOPs or memory) as text with its unit, or ``-`` if the amount is None."""
     if amount is None:
         return "-"
     return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
 
 
 def score(row: Row, table: Table) -> str:
-    """Return the test score of a row as text, or the word for its failure."""
+    """Return the test score of a row as text, or the word for its failure if it has no score."""
     if row.test is None:
         return row.failures[0].word if row.failures else "-"
     return estimated(row.test, table)
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """Return a mean with half of its interval, if that is known, or ``-`` if there is no mean."""
+    """Return a mean as text, with ± half of its interval if there is one. Without a mean, return ``-``."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
-    """Return a score or a difference of scores as text. Shares are in per cent, others unchanged."""
+    """Return a score, or a difference of two scores, as text: in per cent for percentage metrics, unchanged for others."""
     form, scale = style(table.task["metric"])
     return f"{scale * value:{sign}{form}}"
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit that follows a number or the name of a metric. If the metric is not a percentage, the result is empty."""
+    """Return the text for the unit per cent, to stand behind a number or a metric's name. For other metrics, it is empty."""
     return written if is_share(table) else ""
 
 
 def is_share(table: Table) -> bool:
-    """Return True if the metric is a share, which is shown in per cent."""
+    """Return True if the metric is a percentage metric, whose scores from 0 to 1 are shown in per cent."""
     return table.task["metric"] in SHARES
 
 
 def mebibytes(count: float) -> str:
-    """Return bytes as text, such as ``22.1 MiB``."""
+    """Return a number of bytes as text in MiB, such as ``22.1 MiB``."""
     return f"{count / 2**20:.1f} MiB"
 
 
 def seconds(value: float, spread: float | None = None) -> str:
-    """Return seconds with about three digits, and their spread with as many decimals."""
+    """Return a time in seconds as text with about three digits. A spread after ± has as many decimals."""
     places = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 
 
 def optional(value: float | None, form: Callable[[float], str]) -> str:
-    """Return a number formatted with ``form``, or ``-`` if it is None."""
+    """Return a number as text formatted with ``form``, or ``-`` if the number is None."""
     return "-" if value is None else form(value)
 
 
 def training_length(budget: Mapping[str, Any]) -> str:
-    """Return the length of training, such as ``400 steps of 64 examples``, with a remark if the learning rate is constant."""
+    """Return the length of training as text, such as ``400 steps of 64 examples``, with a remark if the learning rate is
+    constant.
+    """
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
     length = f"{steps} steps {examples}"
     if budget.get("seconds"):
@@ -107,7 +109,10 @@ def training_length(budget: Mapping[str, Any]) -> str:
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """Return a network's weight sharing, short convolution and gate, each after a comma. Older records do not state them."""
+    """Return text on special features of a network, such as shared weights, a short convolution or a gate.
+
+    A comma precedes each feature. The text is empty if the network has none of them, or if an older record does not state them.
+    """
     shared = ", one block for all layers" if model.get("shared_weights") else ""
     shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")
@@ -121,7 +126,7 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
 
 
 def compared(found: Comparison | None, table: Table) -> str:
-    """Return the outcome of a comparison with its difference, such as ``worse, -40.1 ± 3.0``. Without a comparison, it is empty."""
+    """Return the outcome of a comparison as text with its difference, such as ``worse, -40.1 ± 3.0``. Without one, it is empty."""
     return "" if found is None else f"{found.outcome}, {_distance(found, table)}"
 
 
@@ -139,13 +144,15 @@ def _times(ratio: Estimate) -> str:
 
 
 def verdict_cell(row: Row, table: Table) -> str:
-    """Return the verdict on a row with its difference from the best row. Without a verdict, the result is empty."""
+    """Return the verdict on a row as text for a table, with its difference from the best row. Without a verdict, it is empty."""
     beside = row.against_best if row.verdict in (Verdict.TIED, Verdict.WORSE) else None
     return ", ".join([*([row.verdict] if row.verdict else []), *([_distance(beside, table)] if beside else [])])
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row and what it was compared with, or why there is none. For a control, the result is empty."""
+    """Return the verdict on a row with the row it was compared with, or why there is no verdict. For a control, the text
+    is empty.
+    """
     best, control = row.against_best, row.against_control
     points = unit(table, " points")
     if row.verdict == Verdict.TIED and best:

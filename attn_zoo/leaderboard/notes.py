@@ -1,4 +1,4 @@
-"""Notes below tables: failures, warnings, settings and the legend."""
+"""Notes below leaderboard tables: failures, warnings, settings, and explanations of columns and statistics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _NAMED = 10
 
 
 def table_notes(table: Table) -> list[str]:
-    """Return the notes of one task: failures, warnings, reasons for no verdict, budgets, data and settings."""
+    """Return the notes below the table of one task: failures, warnings, reasons why verdicts are missing, budgets, data and
+    settings.
+    """
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
     notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
@@ -34,17 +36,21 @@ def table_notes(table: Table) -> list[str]:
 
 
 def warning_notes(table: Table) -> list[str]:
-    """Return the warnings about rows, and the reasons why there are no verdicts."""
+    """Return the recorded warnings about rows, and the reasons why rows have no verdict."""
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.judgement.reason] if table.judgement.reason else []
     notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
     if len({row.seeds for row in table.rows if row.test}) > 1:
-        notes.append("rows were run with different seeds; compare them with care")
+        notes.append("rows were run with different seeds, so compare them with care")
     return notes
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return notes on tuned settings and their studies, with a warning if rows were not tuned alike."""
+    """Return a note for each row whose settings a search found, and a warning if rows had different numbers of trials.
+
+    Args:
+        rows: rows of the table to describe.
+    """
     notes = []
     for row in rows:
         tuning, tuned = row.tuning, row.tuned
@@ -61,18 +67,21 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
     if notes and len(counts) > 1:
         told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
         notes.append(
-            f"rows were tuned with different numbers of trials, and more trials find better settings; compare with care ({told})"
+            f"rows were tuned with different numbers of trials ({told}), and more trials find better settings: compare with care"
         )
     return notes
 
 
 def page_notes(table: Table) -> list[str]:
-    """Return the notes of one task on a page: cautions, and data with settings. ``table_notes`` has all details."""
+    """Return at most two notes below the table of one task in Markdown: cautions, and data with settings.
+
+    ``table_notes`` returns all details.
+    """
     rows = [row.label for row in table.rows if row.failures or row.warnings or row.unjudged]
     named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
     cautions = [table.judgement.reason] if table.judgement.reason else []
     cautions += ["rows were run with different seeds"] if len({row.seeds for row in table.rows if row.test}) > 1 else []
-    cautions += [f"failed seeds or doubtful settings (`attn-zoo show ROW`): {named}"] if rows else []
+    cautions += [f"failed seeds, warnings or no verdict (`attn-zoo show ROW` says more): {named}"] if rows else []
     budget, model = table.budget, table.model
     network = f"network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}"
     tested = f"{table.data.get('test', {}).get('examples', '?')} test examples"
@@ -81,7 +90,11 @@ def page_notes(table: Table) -> list[str]:
 
 
 def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
-    """Return the legend of all tables on a page, with the name of the page that explains every column."""
+    """Return the notes that stand once below all tables in Markdown. They name the page that explains every column.
+
+    Args:
+        overview: True if only the overview of all tasks is shown.
+    """
     learned = " 2/3 means that two of three seeds learned the task." if any(r.learned for t in tables for r in t.rows) else ""
     marks = f"± is half of the 95 % interval over seeds.{learned} (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
     said = [_protocols(tables), *_without_average(tables), *(_beaten_by_none(tables) if overview else [])]
@@ -98,11 +111,15 @@ def _beaten_by_none(tables: Sequence[Table]) -> list[str]:
 
 
 def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
-    """Return the legend of all tables: how to read the numbers, and on which machines they were measured."""
+    """Return the full explanation of the tables: how to read the numbers, and on which machines they were measured.
+
+    Args:
+        overview: True if only the overview of all tasks is shown.
+    """
     notes = [
-        "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control. Chance is "
-        "the test score of giving every question the same answer, taken from the training labels (class frequencies; the mean in "
-        "regression)."
+        "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control, which is a "
+        "network that cannot select tokens by content. Chance is the test score of always giving the same answer: the most "
+        "frequent class of the training labels or, in regression, their mean."
     ]
     if overview or len(tables) > 1:
         notes += _average_notes(tables)
@@ -118,12 +135,12 @@ def _machines(tables: Sequence[Table]) -> list[str]:
     machines = tables[0].machines if tables else {}
     if len(machines) < 2:
         return []
-    said = "Several machines took part; measured costs are compared only between rows of the same block."
+    said = "The runs are from several machines. Measured costs are compared only between rows of one machine and implementation."
     return [said, *(f"{short}: {machine}." for machine, short in machines.items())]
 
 
 def short_legend(tables: Sequence[Table]) -> list[str]:
-    """Return the legend of the terminal without ``--legend``: marks, machines and the protocol."""
+    """Return the notes that the terminal shows without ``--legend``: what the marks mean, the machines, and the protocol."""
     said = "± is half of the 95 % interval over seeds. (c) marks a control. Add --legend to explain every column."
     return [said, *_machines(tables), _protocols(tables)]
 
@@ -139,8 +156,8 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
     if len(tables) < 2 or averages(tables).reason:
         return _without_average(tables)
     said = (
-        "The average is the interquartile mean over all tasks and seeds, with a bootstrap interval over seeds; only rows with "
-        "every task and no failed seed have one."
+        "The average is the interquartile mean over all tasks and seeds, with a bootstrap interval over seeds. Only rows that ran "
+        "on every task without a failed seed have one."
     )
     return [" ".join([said, *_without_average(tables)])]
 
@@ -168,15 +185,15 @@ def _budget_note(tables: Sequence[Table]) -> str:
     cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
     derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
     return (
-        "Equal time and FLOPs: the best validation score reached within the budget"
-        f"{', under a learning-rate schedule planned for all steps' if cosine else ''}. Equal memory: for each attention, the test "
-        "score of the row that is best on validation among those whose training step fits the budget."
-        f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
+        "Equal time and FLOPs: the best validation score that a row reached within the budget"
+        f"{', although its learning-rate schedule was planned for all steps' if cosine else ''}. Equal memory: of each mechanism's "
+        "rows whose training step fits the budget, the one with the best validation score, with its test score."
+        f"{' If the FLOPs of training were not counted, they are estimated as three forward passes.' if derived else ''}"
     )
 
 
 def budget_notes(table: Table) -> list[str]:
-    """Return notes on how the budgets were chosen, and on scores that need an explanation."""
+    """Return notes on how budgets were chosen, and on scores within a budget that need an explanation."""
     shown = {row.label for row in table.rows}
     rules = grouped((board.rule, board.cost) for board in table.boards.values())
     named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
@@ -190,7 +207,7 @@ def budget_notes(table: Table) -> list[str]:
 
 
 def seed_count(counts: Iterable[int]) -> str:
-    """Return the numbers of seeds of several rows as text: ``3 seeds``, ``1 to 3 seeds``."""
+    """Return the numbers of seeds of several rows as text, such as ``3 seeds`` or ``1 to 3 seeds``."""
     known = sorted(set(counts))
     if not known:
         return "no seed"
@@ -200,5 +217,9 @@ def seed_count(counts: Iterable[int]) -> str:
 
 
 def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines ``row, row: text``, one per text, from labels of rows and texts about them."""
+    """Return lines ``ROW, ROW: TEXT``, one for each text, with the labels of all rows to which it applies.
+
+    Args:
+        said: pairs of a row's label and a text about it.
+    """
     return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]

@@ -1,4 +1,4 @@
-"""Overview of all scores in one table, with mechanisms by tasks."""
+"""Overview of all scores in one table, with one row per mechanism and one column per task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from attn_zoo.leaderboard.text import Grid, tabulated
 
 
 def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
-    """Return the overview: the heat map in the terminal, and a table elsewhere."""
+    """Return the overview as text: a heat map in the terminal, a table in other formats.
+
+    Args:
+        costs: cost columns of the heat map.
+        colours: colour system of the terminal; None for plain text.
+        by: order of the rows, one of ``ORDERS``.
+    """
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
     from attn_zoo.leaderboard.heat_text import heat_map_text  # imported here: other formats do not need rich
@@ -25,7 +31,7 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Return a grid of scores by mechanism and task. If rows have the same tasks, it has averages over tasks.
+    """Return a table of scores with one row per mechanism and one column per task. If rows share tasks, it has their averages too.
 
     Args:
         by: order of the rows in the tables; for ``score``, rows are sorted by their average, best first.

@@ -1,4 +1,4 @@
-"""Plot of scores against a cost, with one panel per task and one curve per mechanism with several settings."""
+"""Plots of scores against a cost. Each task has a panel, and each mechanism that ran with several options has a curve."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Look = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CostAxis:
-    """Cost that serves as a horizontal axis."""
+    """Cost that a plot shows on its horizontal axis."""
 
     name: str
     """Name in file names."""
@@ -77,7 +77,9 @@ Panel = tuple[Table, CostAxis]
 
 
 def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ()) -> list[Path]:
-    """Draw the heat map and, for each cost, scores against it, as PNG and SVG files in ``folder``. Existing files are replaced.
+    """Draw the heat map and one plot of scores against each cost. Each is written to ``folder`` as PNG and SVG.
+
+    Existing files are replaced. The paths of the files are returned.
 
     Args:
         layers: measured costs of a layer, drawn for each task beside its FLOPs at 4,096 tokens.
@@ -103,12 +105,14 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
 
 
 def panels_of(tables: Sequence[Table], axes: Sequence[CostAxis]) -> list[Panel]:
-    """Return the panels for which at least one row with a score has a cost, task by task."""
+    """Return each pair of a table and a cost for which at least one row has both a score and the cost, in the order of the
+    tables.
+    """
     return [(table, axis) for table in tables for axis in axes if any(row.test and axis.of(row) for row in table.rows)]
 
 
 def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
-    """Write one picture with the panels as ``stem``.png and ``stem``.svg."""
+    """Draw the panels as one picture, write it to ``stem``.png and ``stem``.svg, and return these paths."""
     import matplotlib
 
     with matplotlib.rc_context(settings(stem.name)):
@@ -116,7 +120,7 @@ def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
 
 
 def plot_svg(panels: Sequence[Panel]) -> str:
-    """Return one picture with the panels as SVG. Letters are text, which keeps it small."""
+    """Return the panels as one picture in SVG. Its letters are text instead of outlines, which keeps it small."""
     import matplotlib
 
     with matplotlib.rc_context(settings("cost", outlined=False)):
@@ -124,11 +128,11 @@ def plot_svg(panels: Sequence[Panel]) -> str:
 
 
 def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
-    """Return rows with a score and a cost, joined to curves. A curve has rows of one mechanism and implementation group that differ
-    in their settings.
+    """Return the rows of a table that have a score and a cost, grouped into curves.
 
-    If rows differ in a single number, they are in its order, because measured costs are noisy; otherwise they are in the order of
-    the cost. Rows whose settings a search found are single points.
+    The rows of a curve have one mechanism and implementation group, and differ in their options. If they differ in a single number,
+    they are sorted by that number, because measured costs are noisy; otherwise by the cost. Rows whose options a search found, are
+    curves of a single point.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]
@@ -137,8 +141,10 @@ def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
 
 
 def looks(tables: Iterable[Table]) -> Mapping[str, Look]:
-    """Return colours and markers. Softmax is a black star; Linformer, mechanisms with several settings, on a front or among the
-    best have looks of their own.
+    """Return the colour and marker of each mechanism.
+
+    Softmax is a black star. Up to ``NAMED`` others have a colour and marker of their own: Linformer, then those with several rows
+    on a task, those on a Pareto front, and those with the best scores. All others are grey dots.
     """
     places: dict[str, list[tuple[bool, bool, float]]] = {}
     for table in tables:

@@ -1,4 +1,4 @@
-"""Tables made from runs: groups of comparable runs, and the row of each configuration."""
+"""Leaderboard tables made from runs: which runs form a table, and which of them form the row of a configuration."""
 
 from __future__ import annotations
 
@@ -45,15 +45,18 @@ def tables(
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
 ) -> list[Table]:
-    """Return all tables of the runs, in the order of task names.
+    """Return the leaderboard tables of the runs, sorted by the name of the task.
 
-    Of repeated runs, the newest finished one counts, else the newest. Verdicts, fronts and margins are computed among all rows,
-    even if ``attention`` selects some of them.
+    If a run was repeated, the newest finished one counts, or else the newest. Verdicts, Pareto fronts and gains over the best
+    control are computed among all rows, even if ``attention`` selects some of them.
 
     Args:
         runs: dataframe that ``attn_zoo.records.frame`` returns, or records.
-        equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the default ones.
-        at: seconds of training for the boards of ``Table.at``.
+        task: name of the only task to return tables of; None for all.
+        attention: mechanism whose rows the tables show; None for all.
+        equal: budgets at which rows are compared, by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes), in place of the
+            default budgets.
+        at: training times in seconds, for each of which ``Table.at`` has the best scores reached by then.
 
     Raises:
         ValueError: ``runs`` holds an object that is not a ``RunRecord``.
@@ -72,12 +75,14 @@ def tables(
 
 
 def key_of(value: Any) -> str:
-    """Return text that is equal for equal settings."""
+    """Return JSON text of ``value``. Equal settings give equal text."""
     return json.dumps(value, sort_keys=True, default=lambda other: dict(other) if isinstance(other, Mapping) else repr(other))
 
 
 def own_options(run: Run) -> dict[str, Any]:
-    """Return the options that distinguish a row from other rows of its mechanism. Searched options do not count."""
+    """Return the options of a run's mechanism that distinguish its row from other rows. Options that a search varied are
+    left out.
+    """
     found = _searched(run, "attention")
     return {name: value for name, value in run["options"].items() if name not in found}
 
@@ -100,9 +105,10 @@ def _found_settings(run: Run) -> dict[str, Any]:
 
 
 def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
-    """Leave out trials and, of each study, all runs except those with the settings that were chosen last.
+    """Return the runs of a dataframe without the trials of hyperparameter searches.
 
-    The number of trials of a run includes trials that were recorded after it.
+    Of the final runs of each search, only those with the settings that it chose last remain. Their number of trials includes trials
+    that were recorded later.
     """
     trial = pl.col("trial").is_not_null()
     recorded = runs.filter(trial).group_by("study").agg(pl.col("run_id").n_unique().cast(pl.Int64).alias("recorded"))
@@ -140,7 +146,9 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
 
 
 def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Keep one of the runs with the same seed and ``columns``: the newest finished one, else the newest."""
+    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished, the
+    newest.
+    """
     by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
     return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
 
@@ -272,8 +280,8 @@ def _has_score(run: Run) -> bool:
 
 
 def measured_as(run: Run) -> str:
-    """Return the group of implementations whose costs are compared: ``auto``, or the name of the implementation that was
-    requested.
+    """Return which implementation a run asked for: ``auto``, or its name. Costs are compared only between runs that asked for the
+    same.
     """
     return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
 

@@ -1,4 +1,4 @@
-"""Rules that submitted records must keep, each with a name."""
+"""Rules for submitted records. Each rule has a name, which the message about a broken rule begins with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUBMITTED = "submitted/"
 
 
 class Refusal(NamedTuple):
-    """Rule that a submission breaks."""
+    """Message about a rule that a submission breaks."""
 
     kind: str
     """Kind: ``conformance``, ``data``, ``known``, ``names``, ``plugin``, ``protocol``, ``seeds``, or that of a finding of
@@ -29,10 +29,12 @@ class Refusal(NamedTuple):
 
 
 def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdict: Verdict) -> list[Refusal]:
-    """Return the rules that submitted records break. The conformance tests are not among them, because they need the code.
+    """Return a message for each rule that submitted records break.
+
+    The conformance tests of the mechanism are not among these rules, because they need its code.
 
     Args:
-        submitted: whole records of the submission.
+        submitted: complete records of the submission.
         shipped: records of our own results. The submitted records must fit into the tables made from them.
         verdict: result of ``verify`` for the folder of the submission.
     """
@@ -50,7 +52,10 @@ def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdi
 
 
 def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list[Table]:
-    """Return tables of submitted records among our records of the same tasks. Task cards and chance levels are ours if known."""
+    """Return leaderboard tables of the submitted records together with our records of the same tasks.
+
+    The card and the chance level of a task are taken from our records if these have the task.
+    """
     submitted = list(submitted)
     tasks = {record.spec.task for record in submitted}
     ours = [record for record in shipped if record.spec.task in tasks]
@@ -63,13 +68,14 @@ def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list
 
 
 def is_submitted(row: Row) -> bool:
-    """Return True if a row of ``beside`` has a submitted record."""
+    """Return True if a row of a table that ``beside`` made has a submitted record."""
     return any(file.startswith(SUBMITTED) for file in row.files)
 
 
 def check_printed_name(text: str) -> str | None:
-    """Return the rule that a name, title or paper breaks, or None. It must be one line of visible characters without ``<`` and
-    ``>``.
+    """Return the rule that a name, title or paper breaks, or None if it breaks none.
+
+    It must be one line of visible characters without ``<`` and ``>``.
     """
     if not text.strip() or len(text) > LONGEST:
         return f"must have 1 to {LONGEST} characters"

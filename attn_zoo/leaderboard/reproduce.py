@@ -17,12 +17,14 @@ _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
 def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
-    """Return the command ``attn-zoo run`` with every setting of the spec, so that it does not depend on presets or defaults.
+    """Return the ``attn-zoo run`` command that repeats a run. It states every setting, so it does not depend on presets or
+    defaults.
 
-    The command is quoted for a POSIX shell. The data folder is not part of a spec: the reader adds ``data.root=``.
+    The command is quoted for a POSIX shell. It does not state the data folder, which the reader adds as ``data.root=FOLDER``.
 
     Args:
-        seeds: seeds in place of the spec's; several make a sweep.
+        spec: settings of the run.
+        seeds: seeds in place of the spec's. With several seeds, the command runs each of them.
     """
     several = ",".join(map(str, seeds or [spec.seed]))
     words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]
@@ -39,7 +41,7 @@ def _group(name: str, values: Any) -> list[str]:
 
 
 def hydra_value(value: Any) -> str:
-    """Return a setting in Hydra's grammar. Strings that could be read as something else are quoted."""
+    """Return a setting as text in Hydra's grammar. A string that Hydra could read as something else is quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):

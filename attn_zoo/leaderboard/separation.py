@@ -1,4 +1,4 @@
-"""Verdict on whether a task separates mechanisms: attention must be needed, and mechanisms must differ significantly."""
+"""Verdict on whether a task separates mechanisms: its best mechanisms must beat the controls, and mechanisms must differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS_NEEDED = 3
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether a task separates the rows of its table, and the evidence. Controls count as rows."""
+    """Verdict on whether a task separates the rows of its table, with the evidence. Controls count as rows."""
 
     table: Table
     rows: tuple[str, ...]
@@ -43,10 +43,14 @@ class Separation:
 
 
 def separates(table: Table, row: str = "softmax") -> Separation:
-    """Judge whether a task separates mechanisms.
+    """Return the verdict on whether a task separates mechanisms.
+
+    It does if ``row`` beats the best control by ``LEAD_NEEDED`` with its whole 95 % interval, and if ``GROUPS_NEEDED`` groups of
+    rows differ significantly.
 
     Args:
-        row: label or mechanism of the baseline; if a mechanism has several rows, the best one.
+        table: leaderboard table of the task.
+        row: label or mechanism of the row that must beat the best control; of several rows of a mechanism, the best is taken.
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
@@ -79,14 +83,15 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the largest number of groups in which every member differs significantly from every member of the next group.
+    """Return as many groups of rows as possible, such that all members of a group are significantly better than all of the next.
 
-    The groups start as a longest chain of rows, each different from the next, and every other row that fits joins one of them.
-    By Mirsky 1971 ("A dual of Dilworth's decomposition theorem") their number is also the fewest sets of ties that hold all rows.
+    The groups start as a longest chain of rows, each significantly better than the next. Every other row that fits joins one of
+    them. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), the number of groups is also the smallest number of sets
+    into which the rows can be divided so that the rows of each set do not differ.
 
     Args:
         labels: labels of rows, the best first.
-        better: (better, worse) of the pairs that differ significantly.
+        better: pairs of labels that differ significantly, as (better, worse).
     """
     chains: dict[str, tuple[str, ...]] = {}
     for label in labels:

@@ -1,4 +1,4 @@
-"""Verdicts on separation as text: one line per task, and the reasons."""
+"""Verdicts on which tasks separate mechanisms, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _NAMED = 6
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """Return verdicts in one of ``FORMATS``. Below the table are the reasons and the share of differing pairs over all tasks."""
+    """Return the verdicts on which tasks separate mechanisms as text, in one of ``FORMATS``.
+
+    The table has one line per task. Below it stand the reasons, and the share of pairs of rows that differ over all tasks.
+    """
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)
     if format == "csv":
@@ -42,11 +45,15 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
     differing, pairs = sum(one.differing for one in found), sum(one.pairs for one in found)
     share = f" ({100 * differing / pairs:.0f} %)" if pairs else ""
     whole = (
-        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {differing:,} of {pairs:,} pairs differ{share}"
+        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate mechanisms, and {differing:,} of {pairs:,} "
+        f"pairs of rows differ significantly{share}"
     )
     named = list(zip(titles, found, strict=True))
     against = grouped(("; ".join(one.reasons), title) for title, one in named if not one.separates)
-    notes = [f"{', '.join(tasks)} {'do' if len(tasks) > 1 else 'does'} not separate: {why}" for why, tasks in against.items()]
+    notes = [
+        f"{' and '.join(tasks)} {'do' if len(tasks) > 1 else 'does'} not separate mechanisms: {why}"
+        for why, tasks in against.items()
+    ]
     out = [(title, ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows") for title, one in named]
     notes += [f"{title} leaves out {rows}, because seeds failed or are too few" for title, rows in out if rows]
     return [f"{whole}; columns and statistics: {COLUMNS_PAGE}", *notes]

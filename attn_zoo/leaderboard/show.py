@@ -1,5 +1,6 @@
-"""Description of a row for a reviewer: status, score, seeds, data, code, machine and the command that repeats it. Details
-follow.
+"""Text that ``attn-zoo show`` prints about one row, for a reviewer.
+
+It has status, score, seeds, data, code, machine and the command that repeats the runs, and more details on request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from attn_zoo.terminal import fit, shell, wrap
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A row with its table and records."""
+    """Row of a leaderboard table, with this table and the records of the row."""
 
     table: Table
     row: Row
@@ -30,11 +31,14 @@ class Shown:
 
 
 def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """Return the rows that ``wanted`` names: a run id (or at least its first six digits), or a row or label, optionally with
-    ``@TASK``.
+    """Return the rows that ``wanted`` names.
+
+    Args:
+        wanted: run id or at least its first six characters, or a row or label, to which ``@TASK`` may be added.
+        records: records among whose rows to search.
 
     Raises:
-        ValueError: ``wanted`` is a trial, or no recorded row matches it; the message then lists the recorded rows.
+        ValueError: ``wanted`` is a trial of a search, or no recorded row matches it. In the latter case the message lists all rows.
     """
     ids = [record for record in records if len(wanted) >= 6 and record.run_id.startswith(wanted)]
     if ids and all(record.is_trial for record in ids):
@@ -67,7 +71,7 @@ def _is_called(row: Row, name: str) -> bool:
 
 
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """Return all rows that the records make, each with its table and its records."""
+    """Return all rows of the leaderboard tables made from these records."""
     by_file = {writable(record.source): record for record in records}
     return tuple(Shown(table, row, tuple(by_file[f] for f in row.files)) for table in tables(records) for row in table.rows)
 
@@ -76,7 +80,7 @@ def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
     """Return a description of a row as text: the facts that a reviewer checks, and the command that repeats its runs.
 
     Args:
-        checks: verdict of the conformance kit on the attention, or a note that it was not run.
+        checks: result of the conformance tests of the mechanism, or a note that they were not run.
         whole: add all other details.
     """
     title = terminal(f"{shown.row.label} on {shown.table.task['title']}")

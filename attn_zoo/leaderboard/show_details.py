@@ -1,4 +1,4 @@
-"""More details about a row: setting, data, scores, curve, cost, literature and environment."""
+"""Further details about a row for ``attn-zoo show --all``: settings, data, scores, curve, costs, literature and environment."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _POINTS = 12
 
 
 def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
-    """Yield headings and texts of the details. No line is wider than the terminal.
+    """Yield the heading and the text of each section of details about a row. No line is wider than the terminal.
 
     Args:
-        checks: verdict of the conformance kit on the attention, or a note that it was not run.
+        checks: result of the conformance tests of the mechanism, or a note that they were not run.
     """
     yield "Setting", _facts(shown)
     yield "Data", _data(shown.table)

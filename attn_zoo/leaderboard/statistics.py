@@ -1,10 +1,12 @@
 """Statistics over seeds in plain Python, because importing scipy takes longer than printing a table.
 
-Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. For runs until a criterion
-(protocol 3), the share of seeds that met it has the exact interval of Clopper and Pearson (1934). The steps to 90 % of the ceiling
-are summarised by the median of Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval
-of this median is that of Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If
-the curve falls to 0 at the median, the lower end of the band there counts as 0.
+Means have Student's t intervals, and differences have the p values of Welch's or a paired t test.
+
+Runs until a criterion (protocol 3) have two more statistics. The share of seeds that met the criterion has the exact interval of
+Clopper and Pearson (1934). The number of steps to 90 % of the ceiling (the highest possible score) is summarised by the median of
+Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval of this median is that of
+Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If the curve falls to 0 at the
+median, the lower end of the band there counts as 0.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean over ``count`` seeds, and half of its interval. With one seed, which shows no spread, the half is None."""
+    """Mean over ``count`` seeds, with half the width of its interval. With one seed there is no interval and the half width is
+    None.
+    """
 
     mean: float
     half_width: float | None
@@ -51,19 +55,24 @@ class Estimate:
         return self.ends[1] if self.ends else self.mean + (self.half_width or 0.0)
 
     def minus(self, constant: float) -> Estimate:
-        """Return the estimate minus a constant that is known exactly."""
+        """Return this estimate minus a constant that is known exactly."""
         ends = self.ends and (self.ends[0] - constant, self.ends[1] - constant)
         return Estimate(self.mean - constant, self.half_width, self.count, ends)
 
     def times(self, factor: float) -> Estimate:
-        """Return the estimate times a constant that is known exactly."""
+        """Return this estimate times a constant that is known exactly."""
         half = None if self.half_width is None else abs(factor) * self.half_width
         low, high = sorted((factor * self.low, factor * self.high))
         return Estimate(factor * self.mean, half, self.count, (low, high) if self.ends else None)
 
     def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
-        """Return the estimate as ``mean ± half width`` or, if the ends differ, ``mean (low to high)``. Without an interval, it is
-        the mean.
+        """Return this estimate as text: ``mean ± half width``, ``mean (low to high)`` if its ends differ, or the mean without an
+        interval.
+
+        Args:
+            form: format of a number, such as ``.1f``.
+            scale: factor by which each number is multiplied before it is formatted.
+            sign: ``+`` to write the sign of a positive mean.
         """
         mean, low, high = (f"{scale * value:{sign}{form}}" for value in (self.mean, self.low, self.high))
         if self.ends and not low == mean == high:
@@ -71,15 +80,20 @@ class Estimate:
         return mean if self.half_width is None else f"{mean} ± {scale * self.half_width:{form}}"
 
     def in_points(self, share: bool, sign: str = "+") -> str:
-        """Return a difference of scores as text. Shares are in points of a hundred, others have three digits."""
+        """Return this difference of scores as text.
+
+        Args:
+            share: True for a percentage metric, whose differences are written in points of 100; others have three digits.
+            sign: ``+`` to write the sign of a positive difference.
+        """
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:
-    """Return the mean and the Student's t interval of ``CONFIDENCE``, or None without values.
+    """Return the mean of values with its Student's t interval at level ``CONFIDENCE``. Without values, return None.
 
     Args:
-        bounds: lowest and highest possible value, at which the interval is cut.
+        bounds: lowest and highest possible value, at which the interval is cut off.
 
     Raises:
         TypeError: a value is not a number.
@@ -112,8 +126,13 @@ def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of ``these`` minus ``those`` over common seeds, so that a seed's effect on both cancels. Return None without
-    a common seed.
+    """Return the mean over common seeds of the difference ``these`` minus ``those``. Without a common seed, return None.
+
+    The pairing by seed cancels what a seed changes on both sides.
+
+    Args:
+        these: values by seed.
+        those: values by seed that are subtracted.
     """
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
@@ -127,10 +146,10 @@ def welch(
     """Return the difference of two means with its interval, and the two-sided p value of Welch's t test (1947).
 
     Args:
-        these: values of two or more seeds; with one, there is no interval and the p value is 1.
-        those: values that are subtracted, of the same or other seeds.
-        floors: least standard deviation of each: a smaller one is taken as an accident of few seeds.
-        bounds: least and greatest possible difference, at which the interval ends.
+        these: values of two or more seeds. With one, there is no interval and the p value is 1.
+        those: values that are subtracted, of the same or of other seeds.
+        floors: smallest standard deviation to assume for each side. A smaller one is seen as an accident of few seeds.
+        bounds: lowest and highest possible difference, at which the interval is cut off.
     """
     difference, count = statistics.fmean(these) - statistics.fmean(those), min(len(these), len(those))
     if count < 2:
@@ -147,10 +166,11 @@ def welch(
 def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
     """Return the two-sided p value of a paired t test.
 
+    Scores are rounded to steps of ``grain``, so seeds can agree too closely. The variance that rounding causes is therefore added.
+
     Args:
         differences: differences of two scores at two or more seeds.
-        grain: smallest step between scores, such as 1 / examples. Seeds can agree too closely because scores are rounded to this
-            step, so the variance of rounding, a sixth of the step's square, is added.
+        grain: smallest step between scores, such as 1 / examples. Rounding has the variance grain² / 6.
     """
     mean = statistics.fmean(differences)
     error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))
@@ -158,8 +178,10 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p values that are corrected for their number (Holm 1979). If values of at most 0.05 count as different, at most 5 % of
-    such sets contain an error, however the values depend on each other.
+    """Return p values that are corrected for their number (Holm 1979).
+
+    If every corrected value of at most 0.05 counts as a difference, at most 5 % of such sets of tests contain a wrong one, however
+    the tests depend on each other.
     """
     corrected, most = [0.0] * len(p_values), 0.0
     for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -170,7 +192,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Number of seeds that met the criterion, and the interval of their share."""
+    """Number of seeds that met the criterion, with the exact interval of their share."""
 
     count: int
     of: int
@@ -179,7 +201,7 @@ class Successes:
 
     @property
     def order(self) -> float:
-        """Number that sorts tables."""
+        """Share of seeds that met the criterion, by which tables are sorted."""
         return self.count / self.of
 
     def __str__(self) -> str:
@@ -188,7 +210,7 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Median of the steps to 90 % of the ceiling, with its interval. None stands for more steps than were trained."""
+    """Median number of steps to 90 % of the ceiling, with its interval. None stands for more steps than were trained."""
 
     median: float | None
     low: float | None
@@ -198,7 +220,7 @@ class Soon:
 
     @property
     def order(self) -> float:
-        """Number that sorts tables."""
+        """Median by which tables are sorted; infinite if it is more than was trained."""
         return float("inf") if self.median is None else self.median
 
     def __str__(self) -> str:
@@ -208,12 +230,14 @@ class Soon:
 
 
 def until_criterion(runs: Sequence[Run]) -> bool:
-    """Return True if the runs were trained until a criterion that they could meet."""
+    """Return True if all runs were trained until they met a criterion, for which the task has a ceiling."""
     return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
 
 
 def successes(runs: Sequence[Run]) -> Successes | None:
-    """Return the successes among the runs of a row, or None without a criterion. A failed run is not a success."""
+    """Return how many of a row's runs met the criterion. A failed run did not meet it. For runs without a criterion,
+    return None.
+    """
     if not until_criterion(runs):
         return None
     count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
@@ -221,15 +245,18 @@ def successes(runs: Sequence[Run]) -> Successes | None:
 
 
 def share_interval(count: int, of: int) -> tuple[float, float]:
-    """Return the exact interval of Clopper and Pearson for the share of ``count`` successes in ``of`` trials."""
+    """Return the exact interval (Clopper and Pearson) for the probability of success, after ``count`` successes in ``of``
+    trials.
+    """
     tail = (1 - CONFIDENCE) / 2
     low = beta_quantile(count, of - count + 1, tail) if count else 0.0
     return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
-    """Return the median of the steps to 90 % of the ceiling among the runs of a row, or None without a criterion or finished
-    runs.
+    """Return the median number of steps to 90 % of the ceiling among a row's runs.
+
+    Return None if the runs have no criterion, or if none of them finished.
     """
     done = [run for run in runs if run["status"] == "done" and run["curve"]]
     if not until_criterion(runs) or not done:
@@ -241,11 +268,13 @@ def steps_to_90(runs: Sequence[Run]) -> Soon | None:
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Return the Kaplan-Meier median of times and its interval. An end that the observations do not bound is None.
+    """Return the Kaplan-Meier median of times until an event, and the two ends of its interval.
+
+    A median or end that the observations do not determine is None.
 
     Args:
-        times: times of events.
-        censored: times at which the observation of others ended without an event.
+        times: times at which the event occurred.
+        censored: times at which the observation of other cases ended without the event.
     """
     ends: dict[str, float | None] = dict.fromkeys(("median", "low", "high"))
     share, greenwood, z = 1.0, 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -265,16 +294,25 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
 
 
 def t_tail(freedom: float, t: float) -> float:
-    """Return the two-sided p value: the probability that Student's t is at least as far from 0 as ``t``."""
+    """Return the two-sided p value of ``t``: the probability that Student's t is at least as far from 0.
+
+    Args:
+        freedom: degrees of freedom.
+        t: value of the statistic.
+    """
     return 0.0 if math.isinf(t) else beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 @cache
 def t_quantile(freedom: float, level: float) -> float:
-    """Return the quantile of Student's t at ``level``, which must be above one half.
+    """Return the quantile of Student's t distribution at ``level``, which must be above one half.
 
-    Newton's method starts at the normal quantile, which is less than the result. The probability of the tail is convex there,
-    so no step goes beyond the result.
+    Newton's method starts at the normal quantile, which is less than the result. The probability of the tail is convex there, so no
+    step goes beyond the result.
+
+    Args:
+        freedom: degrees of freedom.
+        level: probability of a smaller value.
     """
     t = NormalDist().inv_cdf(level)
     front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
@@ -289,7 +327,7 @@ def t_quantile(freedom: float, level: float) -> float:
 
 @cache
 def beta_quantile(a: float, b: float, level: float) -> float:
-    """Return the quantile of the beta distribution with parameters ``a`` and ``b``, found by bisection."""
+    """Return the quantile of the beta distribution with parameters ``a`` and ``b`` at probability ``level``, found by bisection."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if beta_share(a, b, middle) < level else (low, middle)

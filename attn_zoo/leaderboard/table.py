@@ -1,4 +1,4 @@
-"""Types of a table and its rows."""
+"""Types of a leaderboard table: the table, its rows, and the parts of a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTED = ("parameters", "FLOPs")
 
 
 def runs_of(runs: pl.DataFrame) -> list[Run]:
-    """Return the lines of a frame of runs, with JSON text parsed."""
+    """Return each line of a dataframe of runs as a dict, with JSON text parsed."""
     texts = [name for name in _JSON if name in runs.columns]
     return [run | {name: run[name] and _parsed(run[name]) for name in texts} for run in runs.iter_rows(named=True)]
 
@@ -38,7 +38,7 @@ _parsed = cache(json.loads)
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One validation during training, over the finished seeds."""
+    """Validation at one step of training, averaged over the finished seeds."""
 
     step: int
     seconds: float
@@ -50,7 +50,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Run without a test score."""
+    """Failed run: a seed that has no test score."""
 
     status: str
     """Recorded status, such as ``out_of_memory``; ``done`` if the score is not a number."""
@@ -59,12 +59,12 @@ class Failure:
 
     @property
     def word(self) -> str:
-        """Status in words: ``out of memory``."""
+        """Status in plain words, such as ``out of memory``."""
         return self.status.replace("_", " ")
 
     @property
     def run(self) -> str:
-        """Status and seed: ``out_of_memory with seed 1``."""
+        """Status and seed as text, such as ``out_of_memory with seed 1``."""
         return f"{self.status} with seed {self.seed}"
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Implementation group: rows whose measured costs can be compared."""
+    """Implementation group: the requested implementation and the machines. Measured costs are compared only within a group."""
 
     measured_as: str
     """``auto`` if the implementation was chosen by ``auto``, else the implementation asked for by name."""
@@ -83,14 +83,18 @@ class Block:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Return the name of the block with short names of machines. If there is only one machine, it is left out."""
+        """Return the name of the group, with a short name for each machine. If there is only one machine, it is left out.
+
+        Args:
+            names: short names by machine.
+        """
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Score of a row within a budget."""
+    """Score that a row reaches within a budget."""
 
     budget: float | None
     score: Estimate | None
@@ -105,7 +109,10 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Scores at equal budgets: within an implementation group if the cost is measured, among all rows if it is counted."""
+    """Scores of all rows within the same budget of one cost.
+
+    For a measured cost, each implementation group has its own budget. For a counted cost, all rows have the same.
+    """
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""
@@ -119,14 +126,14 @@ class Board:
 
     @property
     def budget(self) -> float | None:
-        """Budget that all blocks share, or None if they differ."""
+        """Budget that all implementation groups share, or None if they differ."""
         shared = set(self.budgets.values())
         return shared.pop() if len(shared) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of two rows of a task."""
+    """Outcome of the comparison of two rows on a task."""
 
     row: str
     """Label of the row that is compared."""
@@ -145,7 +152,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Comparisons of the contenders of a table, or the reason why there are no verdicts."""
+    """Comparisons of all mechanisms of a table, or the reason why there are no verdicts."""
 
     best: str | None
     """Label of the best row; None without verdicts."""
@@ -156,7 +163,7 @@ class Judgement:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One configuration on one task, over all its seeds. Numbers that were not measured are None."""
+    """Results of one configuration on one task, over all its seeds. Numbers that were not measured are None."""
 
     attention: str
     setting: str
@@ -241,17 +248,17 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Mechanism and setting, unique in the table."""
+        """Mechanism and its distinguishing settings as text, unique in the table."""
         return f"{self.attention} {self.setting}".strip()
 
     @property
     def name(self) -> str:
-        """Label, with ``(c)`` for a control."""
+        """Label of the row, with ``(c)`` for a control."""
         return f"{self.label} (c)" if self.control else self.label
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Seeds with a test score."""
+        """Seeds of the runs that have a test score."""
         return tuple(self.by_seed)
 
     @property
@@ -261,19 +268,23 @@ class Row:
 
     @property
     def trials(self) -> int:
-        """Number of trials from which the settings were chosen, or 0 if nothing was tuned."""
+        """Number of trials of the search that found the row's settings, or 0 if there was no search."""
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     def block_of(self, cost: str) -> Block | None:
-        """Return the block of rows whose ``cost`` can be compared, or None for a counted cost, which can be compared among all
-        rows.
+        """Return the implementation group within which the row's ``cost`` can be compared. For a counted cost, return None.
+
+        Counted costs can be compared among all rows.
         """
         return None if cost in COUNTED else self.block
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of comparable rows: they share task, data, network (except heads), budget, precision and kind of device."""
+    """Leaderboard table of comparable rows.
+
+    They share task, data, network (except the number of heads), budget, precision and kind of device.
+    """
 
     task: Mapping[str, Any]
     """The task's card as it was recorded."""
@@ -310,22 +321,24 @@ class Table:
 
     @property
     def sign(self) -> int:
-        """Factor that makes the better of two scores the larger one: 1, or -1 if lower values are better."""
+        """Factor that makes the better of two scores the larger one: 1 or, if lower scores are better, -1."""
         return 1 if self.higher_is_better else -1
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control, or None if there is none or the table shows only another mechanism."""
+        """Row of the best control. None if no control was run, or if the table shows only the rows of another mechanism."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property
     def data_title(self) -> str:
-        """Title of the data or, if older records do not name the data, the source."""
+        """Title of the data set or, in older records without one, the source of the data."""
         return str(self.task.get("data") or self.task.get("source", "unknown"))
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Return for each mechanism the row with the best validation score. A failed row is returned only if there is no other."""
+    """Return for each mechanism its row with the best validation score. A row without a test score is returned only if all lack
+    one.
+    """
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid

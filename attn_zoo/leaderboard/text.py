@@ -1,4 +1,4 @@
-"""Tables as text: for the terminal, for GitHub and for LaTeX."""
+"""Leaderboard tables as text for the terminal, GitHub and LaTeX."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BLOCKS = ("costs", "budgets", "times")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Table as text: title, headings and cells."""
+    """Title, headings and entries of a table as text, before they are laid out."""
 
     title: str
     head: Sequence[str]
@@ -57,20 +57,22 @@ def render(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """Return tables in one of ``FORMATS``: an overview if there are several tasks, then each task with its costs and budgets.
+    """Return leaderboard tables as text in one of ``FORMATS``.
 
-    With ``overview``, only the overview and its notes; with ``seeds``, the score of every seed as well. CSV and JSON always
-    hold everything. In the terminal the overview is the heat map.
+    If there are several tasks, an overview comes first. Then each task has tables of its scores, its costs and its scores at equal
+    budgets. CSV and JSON always hold everything.
 
     Args:
+        overview: show only the overview and its notes. In the terminal the overview is the heat map.
+        seeds: show the score of every seed as well.
         costs: cost columns of the heat map; by default those of the records.
         colours: colour system of the terminal; None for plain text.
-        by: order of the rows.
+        by: order of the rows, one of ``ORDERS``.
         wide: show every column in the terminal, however narrow it is.
-        legend: explain the columns in the terminal; LaTeX always does, and Markdown names the page that does.
+        legend: explain the columns in the terminal. LaTeX always explains them, and Markdown names the page that does.
 
     Raises:
-        ValueError: no such format.
+        ValueError: the format is unknown.
     """
     from attn_zoo.leaderboard import overview as overviews  # imports this module
 
@@ -94,11 +96,13 @@ def render(
 
 
 def grid(table: Table, view: str, by: str = "score") -> Grid:
-    """Return the columns of a table that belong to a view. If there are none besides the names of rows, the grid has no rows.
+    """Return one view of a table as text: the columns that belong to the view, with one line per row.
+
+    If the view has no columns besides the names of the rows, the grid has no lines.
 
     Args:
         view: ``scores``, ``costs``, ``budgets``, ``times``, ``parts`` or ``seeds``.
-        by: order of the rows; a cost by which they are ordered is shown beside the scores as well.
+        by: order of the rows. If it is a cost, this cost is shown beside the scores as well.
     """
     own = [column for column in columns(table) if view in column.views and column.text and column.shown(table)]
     if view == "scores" and by != "score":
@@ -134,7 +138,7 @@ def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -
 
 
 def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
-    """Return a table below its title. Without rows, the result is empty.
+    """Return a table as text below its title. If it has no rows, the text is empty.
 
     Args:
         wide: show every column in the terminal, however narrow it is.
@@ -154,7 +158,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Return notes as a list with one note per line, wrapped to the width for a terminal."""
+    """Return notes as a list, one note per item. For a terminal, they are wrapped to its width."""
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text

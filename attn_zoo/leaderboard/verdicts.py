@@ -1,4 +1,4 @@
-"""Words for the result of a row on a task. Tables, pages, pictures and sentences use them."""
+"""Words for verdicts on rows, which tables, pages, pictures and sentences share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Verdict on a row on a task. ``compare.METHOD`` says how it is found."""
+    """Verdict on the row of a mechanism on a task. ``compare.METHOD`` states the rules."""
 
     BEST = "best"
     TIED = "not distinguishable from the best"
@@ -18,7 +18,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Outcome of a comparison of two rows."""
+    """Outcome of the comparison of one row with another."""
 
     BETTER = "better"
     TIED = "not distinguishable"

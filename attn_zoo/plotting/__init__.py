@@ -1,1 +1,1 @@
-"""Look of all plots: one theme for light and dark mode, labels that do not overlap, and files that are the same every time."""
+"""Common look of all plots: a theme for light and dark mode, labels that do not overlap, and files that are the same every time."""

@@ -30,12 +30,16 @@ def beside_points(
     taken: Sequence[Box] = (),
     avoided: Sequence[Box] = (),
 ) -> list[Any]:
-    """Write each label next to its point, where it covers no marker, no other label and no box of ``taken``.
+    """Write each name next to its point in a plot, so that it covers no marker, no other name and no box of ``taken``.
 
-    Labels without a free place nearby are left out rather than written over others.
+    Names for which there is no free place nearby are left out.
+
+    Args:
+        points: positions of the points in data coordinates.
+        names: name of each point.
 
     Returns:
-        Annotations in the order of ``points``, without those left out.
+        The written annotations in the order of ``points``.
     """
     pixel = figure.dpi / 72
     places = [tuple(axes.transData.transform(point)) for point in points]

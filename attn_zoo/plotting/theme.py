@@ -1,4 +1,4 @@
-"""Theme of all plots: colours for light and dark mode, settings of matplotlib, and files of a figure."""
+"""Theme of all plots: colours for light and dark mode, settings of matplotlib, and functions that write figures to files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ SUFFIXES = (".svg", ".png")
 
 
 def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
-    """Return settings of matplotlib for the figure ``name``. Equal figures then give equal files, and no two figures share ids.
+    """Return settings of matplotlib with which equal figures give equal files, and different figures have different ids.
 
     Args:
-        outlined: True for letters as outlines, which look alike everywhere; False for text, which is small and searchable.
+        name: name of the figure, from which its ids are made.
+        outlined: True for letters as outlines, which look the same everywhere; False for letters as text, which is small and
+            searchable.
     """
     return {
         "font.family": "DejaVu Sans",  # ships with matplotlib, so that the layout is the same on every machine
@@ -57,7 +59,7 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
 
 
 def check_plot(path: Path) -> None:
-    """Check that a plot can be written to ``path``, before the work starts.
+    """Check that a plot can be written to ``path``. Commands call this before they start to compute.
 
     Raises:
         ValueError: the suffix is not .svg or .png, the path is a folder, or its folder does not exist.
@@ -69,7 +71,9 @@ def check_plot(path: Path) -> None:
 
 
 def save(figure: Any, *paths: Path) -> list[Path]:
-    """Write a figure to each path, as PNG with 160 dots per inch, or as SVG that follows the reader's light or dark mode.
+    """Write a matplotlib figure to each path, as PNG with 160 dots per inch or as SVG, and return the paths.
+
+    The colours of the SVG follow the reader's light or dark mode.
 
     Raises:
         OSError: a path cannot be written.
@@ -83,8 +87,9 @@ def save(figure: Any, *paths: Path) -> list[Path]:
 
 
 def svg_text(figure: Any) -> str:
-    """Return the figure as SVG text without a date. An id that begins with ``title:`` gives its element a title with the rest of
-    the id.
+    """Return a matplotlib figure as SVG text without a date.
+
+    An element whose id begins with ``title:`` gets the rest of the id as its title.
     """
     text = io.StringIO()
     _write(figure, text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -101,7 +106,7 @@ def _write(figure: Any, into: Any, **how: Any) -> None:
 
 
 def with_dark_colours(svg: str, more: str = "") -> str:
-    """Add dark colours of the theme to an SVG file, for readers who prefer dark mode.
+    """Return SVG text with the theme's dark colours added, for readers who prefer dark mode.
 
     Args:
         more: further CSS rules for dark mode.
@@ -119,10 +124,15 @@ def _dark_rule(light: str, dark: str) -> str:
 
 
 def hover(artist: Any, words: str) -> None:
-    """Give a drawn element a title, which a browser shows under the pointer."""
+    """Give an element of a figure a title, which a browser shows under the pointer.
+
+    Args:
+        artist: matplotlib's element.
+        words: the title.
+    """
     artist.set_gid(f"title:{terminal(words)}")
 
 
 def plain(value: float, _: Any = None) -> str:
-    """Format a tick such as ``1,200``, for an axis whose label states the unit."""
+    """Return a number as text such as ``1,200``, for ticks of an axis whose label states the unit."""
     return f"{value:,.6g}"

@@ -1,4 +1,7 @@
-"""State of the process that PyTorch and Python keep. What a plugin changes is restored, so that no row depends on another."""
+"""Settings and other state that PyTorch and Python keep for a whole process.
+
+What a plugin changes is restored after its run, so that no result depends on the plugins that ran before.
+"""
 
 from attn_zoo.process_state.keeping import add_part, kept, sentence, unusual
 from attn_zoo.process_state.part import Part

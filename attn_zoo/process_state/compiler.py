@@ -1,4 +1,4 @@
-"""Settings of PyTorch's compiler. All rows that compile share them, such as those with PyTorch's flexible attention."""
+"""Settings of PyTorch's compiler, which all mechanisms that compile share, such as those with PyTorch's flexible attention."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Functions, classes and constants that all rows share: those of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard
-library.
+"""Functions, classes and constants that all runs in a process share, and their restoration after a plugin replaced them.
 
-A plugin can replace any of them, so all loaded modules of these packages and their classes are compared. Copies are kept from one
-comparison to the next, and only what has changed is copied again.
+They are those of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library. A plugin can replace any of them, so the
+attributes of all loaded modules and classes of these packages are copied and compared. Copies serve again in later comparisons.
+Only modules and classes that have changed are copied anew.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _latest: dict[int, Members] = {}
 
 
 def copies() -> Copies:
-    """Return every module and class with a copy of its attributes."""
+    """Return every loaded module and class of these packages, each with a copy of its attributes."""
     found = []
     for place in _all_places():
         copied = _latest.get(id(place))
@@ -66,14 +66,14 @@ def copies() -> Copies:
 
 
 def same_functions(before: Copies, now: Copies) -> bool:
-    """Return True if no function, class or constant was replaced or removed, and no inherited method is hidden by a new one."""
+    """Return True if ``now`` has every function, class and constant of ``before``, and no new method hides an inherited one."""
     copied = {id(place): latest for place, latest in now}
     changed = [(place, old) for place, old in before if copied.get(id(place)) is not old]  # an equal place keeps its copy
     return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in changed)
 
 
 def put_functions(before: Copies) -> None:
-    """Restore what was replaced, removed or hidden."""
+    """Restore the functions, classes and constants that were replaced, removed or hidden since ``before`` was copied."""
     for place, old in _differing(before):
         for name, value in _replaced(old, vars(place)).items():
             setattr(place, name, value)
@@ -82,12 +82,15 @@ def put_functions(before: Copies) -> None:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the loaded modules of these packages."""
+    """Return the loaded modules of the packages that are compared, by name."""
     return {name: module for name, module in list(sys.modules.items()) if module is not None and _belongs(name)}
 
 
 def loaded() -> dict[str, ModuleType]:
-    """Return all loaded modules that belong to these packages. A deleted one would be imported a second time."""
+    """Return all loaded modules of these packages by name, including submodules whose attributes are not compared.
+
+    Python would import a deleted one a second time.
+    """
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}
 

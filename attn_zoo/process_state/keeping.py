@@ -1,4 +1,4 @@
-"""Contexts that restore the state of the process."""
+"""Context that restores the state of the process after foreign code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _UNREAD = object()
 
 
 def add_part(part: Part) -> None:
-    """Add a part to the state that is kept. It can belong to a package that this package must not import."""
+    """Add a part to the state that ``kept`` restores. Packages that this package must not import add their parts this way."""
     _PARTS.append(part)
 
 
 @contextmanager
 def kept() -> Iterator[list[str]]:
-    """Return a context that restores the state of the process at its end. It yields a list, which then names the parts that had
-    changed.
+    """Return a context that restores the state of the process at its end.
+
+    It yields a list, to which the names of the parts that had changed are added at the end.
     """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]
@@ -42,13 +43,21 @@ def kept() -> Iterator[list[str]]:
 
 
 def unusual() -> dict[str, str]:
-    """Return by name the settings that differ from those of a fresh process. A user chose them, and they can change scores."""
+    """Return the settings, by name, whose values differ from those of a fresh process. The user chose them, and they can change
+    scores.
+    """
     found = {name: get() for name, (get, _) in STATED.items()}
     return {name: str(value) for name, value in found.items() if value != STATED[name][1]}
 
 
 def sentence(who: str, when: str, changed: Sequence[str]) -> str:
-    """Return a sentence about what a plugin changed in the process."""
+    """Return a sentence that says which settings of the process a plugin changed.
+
+    Args:
+        who: name of the plugin.
+        when: when the plugin did so.
+        changed: names of the settings.
+    """
     return f"{who} changed settings of the whole process {when}; they were put back: {', '.join(changed)}"
 
 

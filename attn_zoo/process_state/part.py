@@ -1,4 +1,4 @@
-"""One part of the state of a process, and how it is read and restored."""
+"""Type of one part of the state of a process, with functions that read, compare and restore it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Part(NamedTuple):
 
     Args:
         name: name in warnings and records.
-        get: returns the value, which later changes of the process leave as it is.
-        put: sets a value that ``get`` returned.
-        same: tells whether an earlier and a later value count as equal.
+        get: function that returns the present value. Later changes of the process do not change the returned value.
+        put: function that restores a value that ``get`` returned.
+        same: function that returns True if an earlier and a later value count as equal.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Standard streams. They stay open even if a plugin closes them."""
+"""Standard output and standard error, which stay open even if a plugin closes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 @contextmanager
 def streams_kept(changed: list[str]) -> Iterator[None]:
-    """Return a context that restores standard output and error. If they had changed, it adds ``standard streams`` to a list.
+    """Return a context that restores standard output and standard error at its end.
 
-    The context keeps copies of both to put them back. If something closed these copies, the process ends.
+    The context keeps copies of both to restore them. If something closed these copies, the process ends.
+
+    Args:
+        changed: list to which ``standard streams`` is added at the end if one of them had changed.
     """
     streams = {name: getattr(sys, name) for name in _NUMBERS}
     places = {number: _place(number) for number in _NUMBERS.values()}

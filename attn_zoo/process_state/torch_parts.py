@@ -137,7 +137,7 @@ def _put_saved(before: tuple[Any, Any]) -> None:
 
 
 def flushes_denormals() -> bool:
-    """Return True if the processor gives zero in this thread in place of a denormal number, which is below 2⁻¹²⁶ in float32."""
+    """Return True if this thread rounds denormal numbers to zero. In float32 they are the numbers below 2⁻¹²⁶."""
     return float((torch.tensor(2.0**-140, dtype=torch.float32, device="cpu") * 0.5).item()) == 0
 
 

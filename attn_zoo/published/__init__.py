@@ -1,4 +1,4 @@
-"""Published results: numbers as printed, their experimental settings, and how these differ from those of our records."""
+"""Published results: numbers as printed, their experimental settings, and how these settings differ from those of our records."""
 
 from attn_zoo.published.anchors import Anchor, anchor, anchors
 from attn_zoo.published.difference import Facts, protocol_difference

@@ -1,4 +1,4 @@
-"""One published score for each main row of the profile, on a task like ours, or a statement that none was found."""
+"""Anchors: for each main row of the ability profile, one published score on a similar task, or a note that none was found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.published.figures import Figure, figures
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Published score to set a row of the profile beside."""
+    """Published score that is shown beside the recorded score of the same mechanism."""
 
     figure: Figure | None
     """None if no score was found."""
@@ -23,12 +23,16 @@ class Anchor:
 
 
 def anchor(attention: str, causal: bool) -> Anchor | None:
-    """Return the anchor of an attention in one direction; None if it is not a main row of the profile."""
+    """Return the anchor of a mechanism in one direction, or None if the mechanism is not a main row of the ability profile.
+
+    Args:
+        causal: True for the causal form, False for the bidirectional one.
+    """
     return _anchors().get((attention, causal))
 
 
 def anchors() -> dict[tuple[str, bool], Anchor]:
-    """Return all anchors by attention and whether it is causal."""
+    """Return all anchors by (mechanism, True if it is causal)."""
     return dict(_anchors())
 
 

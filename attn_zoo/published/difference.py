@@ -1,4 +1,4 @@
-"""Differences between the experimental settings of published and recorded results, one phrase for each."""
+"""Differences between the experimental settings of published and recorded results, each as one phrase."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Protocol):
-    """Experimental setting of a recorded row; fields that are None are not compared."""
+    """Experimental settings of a recorded row, in the terms of ``Protocol``. Fields that are None are not compared."""
 
     metric: str
     seeds: int
@@ -39,9 +39,14 @@ class Facts(Protocol):
 
 
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
-    """Return how the setting of a published figure differs from the recorded one, such as ``length 2,000 there, 256 here``.
+    """Return phrases that say how the settings of a published score differ from ours, such as ``length 2,000 there, 256 here``.
 
-    The last phrase lists what the source does not state; flaws of the source are in ``figure.protocol`` and ``figure.source``.
+    The last phrase lists the settings that the source does not state. Known flaws of the source are not among the phrases; they are
+    in ``figure.protocol`` and ``figure.source``.
+
+    Args:
+        figure: the published score.
+        facts: settings of the recorded row.
     """
     differences = [f"{figure.metric} there, {facts.metric} here"] if figure.metric != facts.metric else []
     unknown = []

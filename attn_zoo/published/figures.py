@@ -1,4 +1,4 @@
-"""Results from the literature, as printed. The folder ``data`` holds one TOML file per source."""
+"""Published numbers as their sources print them. The folder ``data`` holds one TOML file per source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORE = "accuracy"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication with facts that hold for all of its figures."""
+    """Publication, with facts that hold for all of its numbers."""
 
     name: str
     title: str
@@ -31,13 +31,15 @@ class Source:
 
     @property
     def cite(self) -> str:
-        """Citation, such as ``Tay et al. 2020, arXiv:2011.04006``."""
+        """Citation of the publication, such as ``Tay et al. 2020, arXiv:2011.04006``."""
         return f"{self.authors} {self.year}, {self.identifier}"
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Experimental setting of a figure. None marks a value that the source does not state or that was not looked up."""
+    """Experimental settings of a published number. None marks a setting that the source does not state or that was not
+    looked up.
+    """
 
     data: str | None = None
     """Name of the data as in the zoo's tables; equal names mean equal data."""
@@ -65,7 +67,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One published number, as printed."""
+    """Published number as its source prints it, with its model, metric, task and settings."""
 
     source: Source
     where: str
@@ -89,13 +91,13 @@ class Figure:
 
     @property
     def value(self) -> float:
-        """Printed number as a float."""
+        """The printed number as a float."""
         return float(self.printed)
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Mean over a row of printed scores, computed here, beside the means that the source prints."""
+    """Mean over the printed scores of one model, computed here to check the mean that the source prints."""
 
     source: Source
     where: str
@@ -107,17 +109,25 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Printed means that differ from the computed mean after rounding. At a tie, both roundings count as equal."""
+        """Printed means that differ from the computed one after rounding, by table or section. At a tie, rounding up or down is
+        right.
+        """
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 
 def sources() -> tuple[Source, ...]:
-    """Return all sources, by year."""
+    """Return all publications, sorted by year."""
     return tuple(sorted((entry.source for entry in _entries()), key=lambda source: (source.year, source.name)))
 
 
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
-    """Return all figures, or only those of a task, of a mechanism (both by registered name) or of a metric."""
+    """Return all published numbers, or those of one task, one mechanism or one metric.
+
+    Args:
+        task: registered name of a task; None for all.
+        attention: registered name of a mechanism; None for all.
+        metric: name of a metric; None for all.
+    """
     return tuple(
         figure
         for entry in _entries()
@@ -129,12 +139,12 @@ def figures(task: str | None = None, attention: str | None = None, metric: str |
 
 
 def published_for(task: str, attention: str) -> tuple[Figure, ...]:
-    """Return the published scores of a mechanism on a task, by source. The result is empty if there are none."""
+    """Return the published scores of a mechanism on a task, sorted by source. If there are none, the result is empty."""
     return figures(task, attention, SCORE)
 
 
 def averages() -> tuple[Average, ...]:
-    """Return the means over tasks of all sources, computed again."""
+    """Return the means over tasks that the sources print, together with the means computed here."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 

@@ -1,4 +1,4 @@
-"""Orderings of two mechanisms on a task in which all sources agree."""
+"""Published orderings: statements that one mechanism scores better than another on a task, in which all sources agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_GAP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """Statement that a mechanism scores below or above another on a task in every source."""
+    """Statement that one mechanism scores below (or above) another on a task in every source."""
 
     task: str
     attention: str
@@ -25,15 +25,15 @@ class Ordering:
 
     @property
     def below(self) -> bool:
-        """True if ``attention`` has the lower score."""
+        """True if ``attention`` scores lower than ``baseline``."""
         return all(gap < 0 for gap in self.gaps.values())
 
 
 def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
-    """Return the orderings against ``baseline`` in which all sources agree.
+    """Return the orderings of mechanisms against ``baseline`` in which all sources agree.
 
-    At least ``LEAST_SOURCES`` sources must have both mechanisms, and all must show a difference of at least ``LEAST_GAP`` points
-    with the same sign. A source with several figures for one mechanism, with different options, is left out.
+    At least ``LEAST_SOURCES`` sources must have numbers for both mechanisms. In all of them the difference must have the same sign
+    and at least ``LEAST_GAP`` points. A source with several numbers for one mechanism, with different options, is left out.
     """
     cells: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in figures(metric=SCORE):

@@ -1,4 +1,4 @@
-"""Recommendation of a mechanism for given requirements, from declared capabilities, counted costs and recorded accuracy."""
+"""Recommendation of a mechanism for given requirements, from declared capabilities, counted costs and recorded scores."""
 
 from attn_zoo.recommend.ranking import Recommendation, recommend
 from attn_zoo.recommend.requirements import Requirements

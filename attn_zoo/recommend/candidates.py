@@ -1,4 +1,4 @@
-"""Candidates for given requirements: mechanisms that support what is required and can be built, with their counted costs."""
+"""Candidates of a recommendation: mechanisms that meet the requirements and can be built, with their counted costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUDA_DTYPE = torch.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mechanism with its options at the required length, its implementation on the device, and its cost relative to softmax."""
+    """Mechanism that meets the requirements: its options at the required length, its implementation and its cost."""
 
     attention: str
     options: Mapping[str, Any]
@@ -39,12 +39,12 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Row and implementation, such as ``linformer[projected_length=64] (sdpa)``."""
+        """Row name with the implementation, such as ``linformer[projected_length=64] (sdpa)``."""
         return f"{RowName(self.attention, self.options)} ({self.implementation})"
 
     @property
     def share(self) -> float:
-        """FLOPs divided by those of softmax, or infinity if they are not counted."""
+        """FLOPs of the mechanism divided by softmax's, or infinity if they are not counted."""
         return self.cost.shares[1] if self.cost.shares else float("inf")
 
 
@@ -57,10 +57,10 @@ class Refusal:
 
 
 def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[list[Candidate], list[Refusal]]:
-    """Divide rows into those that meet the requirements, the cheapest first, and those that do not.
+    """Return the mechanisms that meet the requirements, the cheapest first, and those that do not, with the reasons.
 
     Args:
-        rows: rows to choose among, to which softmax is added; by default all attentions except controls.
+        rows: mechanisms with options to choose among. Softmax is added to them. By default all mechanisms except controls.
 
     Raises:
         ValueError: the cost of softmax cannot be counted for these requirements.
@@ -148,11 +148,15 @@ def _bytes(required: Requirements, row: RowName, counts: Counts, options: Any) -
 
 
 def build(required: Requirements, row: RowName) -> MultiHeadAttention:
-    """Build the layer of a row with its projections, on the current default device.
+    """Build an attention layer with a mechanism and its projections, on the current default device.
+
+    Args:
+        required: sizes and direction of the layer.
+        row: mechanism with its options and implementation.
 
     Raises:
-        UnknownNameError: no such attention, option or implementation.
-        ValueError: an option is out of its range, or the mechanism refuses the geometry.
+        UnknownNameError: the mechanism, an option or the implementation is unknown.
+        ValueError: an option is out of its range, or the mechanism does not support the sizes of the layer.
     """
     return MultiHeadAttention(
         required.width,

@@ -1,4 +1,4 @@
-"""Next steps after a recommendation: the command that gathers missing evidence, and code that uses the mechanism."""
+"""Next steps after a recommendation: the command that gathers missing evidence, and the code that uses the mechanism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTROL = "uniform"
 
 
 def evidence_command(found: Recommendation) -> str | None:
-    """Return the command whose records could change a recommendation of softmax, or None if no command could."""
+    """Return the command whose results could change a recommendation of softmax, or None if no command could."""
     untried = found.untried()
     if untried is None:
         return None
@@ -62,7 +62,7 @@ def _reading(task: str, causal: bool) -> str:
 
 
 def code(found: Recommendation, taken: Candidate) -> str:
-    """Return Python code that uses a candidate."""
+    """Return Python code that builds a layer with a candidate or, for a trained model, replaces softmax by it."""
     required = found.required
     options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
     if required.trained:
@@ -74,6 +74,6 @@ def code(found: Recommendation, taken: Candidate) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Join names as ``a, b, c and 2 more``. At most ``most`` of them are written out."""
+    """Return names joined as ``a, b, c and 2 more``, of which at most ``most`` are written out."""
     shown = list(names[:most])
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,4 +1,4 @@
-"""Recommendation among the candidates. If no candidate qualifies, it is softmax."""
+"""Choice of the recommended mechanism among the candidates. If no candidate matches softmax, it is softmax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.rows import RowName
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Recommended candidate with all the evidence."""
+    """Recommended mechanism with all the evidence."""
 
     required: Requirements
     need: Need | None
@@ -38,16 +38,20 @@ class Recommendation:
 
     @property
     def softmax(self) -> Candidate | None:
-        """Candidate for softmax, or None if softmax does not meet the requirements."""
+        """Softmax as a candidate, or None if it does not meet the requirements."""
         return self.candidate(BASELINE)
 
     def candidate(self, attention: str) -> Candidate | None:
-        """Return the cheapest candidate with this mechanism."""
+        """Return the cheapest candidate of a mechanism, or None if there is none.
+
+        Args:
+            attention: name of the mechanism.
+        """
         return next((each for each in self.candidates if each.attention == attention), None)
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates that match softmax, the cheapest first."""
+        """Candidates that are cheaper than softmax and match it on every task that decides, the cheapest first."""
         names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
         return [each for name in names if (each := self.candidate(name))]
 
@@ -58,21 +62,26 @@ class Recommendation:
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence for the recommended candidate. If that is softmax, evidence for the nearest other candidate."""
+        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest to it."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
 
     def at_deciding(self, attention: str) -> list[Judgement]:
-        """Return the judgements of a candidate on the deciding tasks."""
+        """Return the verdicts on a mechanism at the tasks that decide.
+
+        Args:
+            attention: name of the mechanism.
+        """
         deciding = {name for name, _ in self.answer.evidence}
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Return the cheaper candidate that did not lose on any deciding task and has the fewest undecided ones, with these tasks.
+        """Return the candidate for which more runs are most likely to change the recommendation, and the tasks on which it lacks a
+        verdict.
 
-        If several tie, return the one that qualifies on most recorded tasks, then the cheapest. Return None if there is no
-        candidate.
+        It is cheaper than softmax, did not lose on any task that decides, and lacks a verdict on the fewest. Of several, it is the
+        one that matches softmax on most recorded tasks, then the cheapest. Return None if there is no such candidate.
         """
         found = []
         for each in self.candidates:
@@ -92,13 +101,15 @@ def recommend(
     *,
     rows: Sequence[RowName] = (),
 ) -> Recommendation:
-    """Recommend a mechanism that is cheaper than softmax, matches it on every deciding task and is better than the controls. Else
-    recommend softmax.
+    """Return the cheapest mechanism that meets the requirements, is cheaper than softmax, matches it and beats the controls.
+
+    It must do so on every task that decides. If there is no such mechanism, softmax is recommended.
 
     Args:
+        required: requirements, which also say which tasks decide.
         tables: leaderboard tables of the records.
         transplant: content of a file of ``attn-zoo transplant``, which decides for a trained model.
-        rows: rows to choose among; by default all attentions except controls.
+        rows: mechanisms with options to choose among; by default all mechanisms except controls.
 
     Raises:
         ValueError: the deciding task has no records, or ``transplant`` is the file of another experiment.

@@ -22,7 +22,7 @@ class Requirements:
     Errors name the options of ``attn-zoo recommend``.
 
     Raises:
-        UnknownNameError: no such need.
+        UnknownNameError: the use case is unknown.
         ValueError: a size is out of its range, or two requirements exclude each other.
     """
 
@@ -93,22 +93,22 @@ class Requirements:
 
     @property
     def reads_past(self) -> bool:
-        """True for causal attention, which includes generation."""
+        """True if the layer must be causal, which generation token by token always is."""
         return self.causal or self.decode
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry of the layer's mechanism."""
+        """Sizes and direction for which the mechanism of the layer is built."""
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Return the deciding tasks as a need.
+        """Return the tasks that decide a recommendation, as a use case.
 
         Args:
-            recorded: titles by name of the recorded tasks whose ``causal`` equals ``reads_past``.
+            recorded: titles by name of the recorded tasks that have the required direction (causal or bidirectional).
 
         Raises:
-            ValueError: the deciding task has no such records.
+            ValueError: the task that should decide has no such records.
         """
         if self.use is not None:
             return _NEEDS[self.use]
@@ -117,11 +117,13 @@ class Requirements:
             only = ", ".join(sorted(recorded)) or "none"
             raise ValueError(f"no records of task {self.task!r} read {read}, only of {only}; name one of these, or run the task")
         names = [self.task] if self.task else sorted(recorded)
-        why = "it was asked for" if self.task else "every recorded task of the direction decides"
+        why = (
+            "named with --task" if self.task else f"every recorded {'causal' if self.reads_past else 'bidirectional'} task decides"
+        )
         return Need(title="Tasks", tasks={(name, self.reads_past): why for name in names}, small_state=self.decode, name="tasks")
 
     def describe(self) -> str:
-        """Return the requirements in one line."""
+        """Return the requirements as one line of text."""
         wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(self, name)]
         limit = [] if self.memory is None else [f"at most {byte_count(self.memory)}"]
         sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]

@@ -22,20 +22,29 @@ from attn_zoo.terminal import fit, paragraph, shell
 
 _WORST_FIRST: tuple[Judged, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts that rule a candidate out, the worst first."""
+_WORDS: dict[Judged, str] = {
+    "no better": "no better than a control on",
+    "worse": "worse on",
+    "failed": "failed on",
+    "unclear": "undecided on",
+    "few seeds": "too few seeds on",
+    "not run": "not run on",
+}
+"""Words for these verdicts, which the number of tasks follows."""
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
-    """Return a recommendation as text: the mechanism, the reason, its cost, its use and a caution.
+    """Return a recommendation as text: the mechanism, the reason, its cost, code that uses it, and a caution.
 
     Args:
-        whole: add the tasks, every candidate, every refusal and every doubt.
+        whole: add the tasks that decide, all candidates, the mechanisms that do not meet the requirements, and all cautions.
     """
     lines = [line for said in sentences(found) for line in _wrapped(said)]
     return "\n".join([*lines, *(_evidence(found) if whole else [])])
 
 
 def sentences(found: Recommendation) -> Iterator[str]:
-    """Yield sentences about the recommended mechanism, the reason, its cost and the caution. Commands are indented."""
+    """Yield the lines of a recommendation: mechanism, reason, cost and caution. Lines that are commands are indented."""
     taken = found.taken
     if taken is None:
         yield "No mechanism meets these requirements, not even softmax."
@@ -54,12 +63,13 @@ def sentences(found: Recommendation) -> Iterator[str]:
 
 
 def _refused(found: Recommendation) -> Iterator[str]:
-    """Yield the reason of each refused row that was named, else the number of refused mechanisms; softmax left out."""
+    """Yield why each row that the user named does not meet the requirements, or else how many mechanisms do not."""
     others = [each for each in found.refused if each.label != BASELINE]
     if found.named:
-        yield from (f"{each.label} is refused: {each.reason}." for each in others)
+        yield from (f"{each.label} does not meet the requirements: {each.reason}." for each in others)
     elif others:
-        yield f"{len(others)} other {'mechanism is' if len(others) == 1 else 'mechanisms are'} refused: --all says why."
+        count = "1 other mechanism does" if len(others) == 1 else f"{len(others)} other mechanisms do"
+        yield f"{count} not meet the requirements; add --all to see why."
 
 
 def _scope(found: Recommendation) -> Iterator[str]:
@@ -84,11 +94,11 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     assert choice is not None, "a mechanism other than softmax is taken only with evidence"
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found, "")
-    least = f"the least certain is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
-    yield f"Why: at most {_tolerance(found)} below softmax on {at}, with 95 % confidence: {least}."
+    least = f"the worst case is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
+    yield f"Why: at most {_tolerance(found)} below softmax on {at}, with 95 % confidence; {least}."
     yield f"Cost: {taken.cost.words}."
     others = [each.label for each in found.qualified if each is not taken]
-    yield f"Also matches softmax: {listed(others, 3) or 'nothing else'}."
+    yield f"Also matches softmax: {listed(others, 3)}." if others else "No other cheaper candidate matches softmax."
     yield f"Code: {code(found, taken)}"
 
 
@@ -98,8 +108,9 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     if taken.flops:
         billions = taken.flops / 1e9
         told = f"{billions:,.0f}" if billions >= 10 else f"{billions:.2g}"
-        state = f"; a state of {_state(taken)}" if found.required.reads_past else ""
-        yield f"Cost: {told} GFLOPs in one layer at {found.required.length:,} tokens, which grow with n²{state}."
+        state = f"; keys and values take {_state(taken)}" if found.required.reads_past else ""
+        size = f"{found.required.length:,} tokens"
+        yield f"Cost: {told} GFLOPs in one layer at {size}, four times as many at twice the length{state}."
     if not found.required.trained:  # a trained model has softmax already
         yield f"Code: {code(found, taken)}"
     nearest = found.choice
@@ -107,29 +118,33 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     if nearest and near:
         worst = min(nearest.gains, key=lambda gain: gain.amount.low)
         heads = f"heads of width {found.required.width // found.required.heads}"  # shares depend on it
-        yield f"Nearest: {near.label}, {_share(near)} of softmax's FLOPs ({heads}); {_gain(worst)}."
+        yield f"Closest: {near.label}, with {_share(near)} of softmax's FLOPs ({heads}); its worst case is {_gain(worst)}."
     command, untried = evidence_command(found), found.untried()
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command and untried:
-        yield f"{_why_untried(found, *untried)}. This command could change the answer; read its results with {option}:"
+        yield f"{_why_untried(found, *untried)}. Run this command, then repeat yours with {option}; the advice may change:"
         yield f"  {command}"
     elif len(found.candidates) == 1:
         return
     elif found.required.trained:
         encoder = not (found.required.reads_past or found.required.cross)
-        yield "All candidates were transplanted and lost." if encoder else "attn-zoo transplant judges only bidirectional encoders."
+        yield (
+            "All candidates were transplanted, and none matches the teacher."
+            if encoder
+            else "attn-zoo transplant supports bidirectional encoders only."
+        )
     else:
         row = RowName(near.attention, near.options) if near else "linear"
-        lost = "All candidates have lost, but your" if found.answer.evidence else "Your"
-        yield f"{lost} own task could change the answer; run this, then recommend with --records runs --task NAME:"
+        lost = "No cheaper candidate matches softmax here, but your" if found.answer.evidence else "Your"
+        yield f"{lost} own task may give another answer. Run this, then repeat your command with --records runs --task NAME:"
         yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
 
 
 def _why_untried(found: Recommendation, each: Candidate, lacking: list[Ability]) -> str:
-    """Clause on the reason why a command proposes a mechanism."""
+    """Return the clause that says why the suggested command runs a mechanism."""
     lacks = "was not transplanted" if found.required.trained else "was not run"
     if lacking:
-        lacks = f"lacks a sure score on {listed([ability.name for ability in lacking], 2)}"
+        lacks = f"has no clear verdict on {listed([ability.name for ability in lacking], 2)}"
     return f"{each.label} takes {_share(each)} of softmax's FLOPs but {lacks}"
 
 
@@ -152,14 +167,14 @@ def _why_softmax(found: Recommendation) -> str:
     if not found.required.trained:
         run = [each for each in cheaper if any(one.row for one in found.at_deciding(each.attention))]
         if len(run) == 1:
-            return f"the only cheaper mechanism that was run, {run[0].attention}, is not shown to lose {_close(found)}"
-        return f"none of {len(run)} cheaper mechanisms is shown to lose {_close(found)}"
+            return f"the only cheaper mechanism that was run, {run[0].attention}, does not match softmax {_close(found)}"
+        return f"none of {len(run)} cheaper mechanisms that were run matches softmax {_close(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
-    return f"of those transplanted ({listed(tried)}) none is shown to lose {_close(found)}"
+    return f"no transplanted mechanism ({listed(tried)}) matches softmax {_close(found)}"
 
 
 def _close(found: Recommendation) -> str:
-    return f"at most {_tolerance(found)}, with 95 % confidence, on {_deciding(found)}"
+    return f"on {_deciding(found)} (at most {_tolerance(found)} below it, with 95 % confidence)"
 
 
 def _tolerance(found: Recommendation) -> str:
@@ -181,16 +196,16 @@ def _doubts(found: Recommendation) -> Iterator[str]:
     required, taken = found.required, found.taken
     evidence = {name for name, _ in found.answer.evidence}
     if required.trained and found.answer.evidence:
-        yield "measured in one sentence encoder only"
+        yield "the evidence is from one sentence encoder only"
     if required.cross and evidence:
-        yield "scored in self-attention"
+        yield "the evidence is from self-attention, not cross-attention"
     if found.answer.missing and evidence:
         yield f"no records of {listed(found.answer.missing)}"
     if taken and taken.attention != BASELINE:
         yield "FLOPs are not time (see attn-zoo measure)"
         settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
         if settings:
-            yield f"scored with {' and '.join(sorted(settings))}"
+            yield f"its scores are for {' and '.join(sorted(settings))}"
         yield from _other_options(found, taken)
         yield from taken.warnings
     elif found.named:
@@ -200,7 +215,7 @@ def _doubts(found: Recommendation) -> Iterator[str]:
 
 
 def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
-    """Yield one doubt if the records of a mechanism have other options than those asked for."""
+    """Yield a caution if the records of a mechanism have other options than those that were asked for."""
     rows = [one.row for one in found.at_deciding(each.attention) if one.row]
     asked = {key: value for key, value in each.options.items() if any(row.options.get(key, value) != value for row in rows)}
     if asked:
@@ -211,32 +226,33 @@ def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
 
 def _evidence(found: Recommendation) -> Iterator[str]:
     yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {_tolerance(found)} below softmax."))
-    yield from _block("Rests on", [f"{name}: {why}" for name, why in found.answer.evidence])
+    qualities = "Qualities" if found.required.trained else "Tasks"
+    yield from _block(f"{qualities} that decide, and why", [f"{name}: {why}" for name, why in found.answer.evidence])
     head = ["mechanism", "FLOPs", "state", "verdict"]
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
-    yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")
+    yield from ("", f"Candidates, the fewest FLOPs first (as a share of softmax's at {found.required.length:,} tokens)", "")
     yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
     reasons = grouped((each.reason.removeprefix(each.label).strip(), each.label) for each in found.refused)
-    yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
-    yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
-    yield from _block(
-        "Note", ["FLOPs are those of the mechanisms alone, without projections, with the sizes that the cards' rules give"]
-    )
+    unfit = [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+    yield from _block("Mechanisms that do not meet the requirements", unfit)
+    yield from _block("Cautions", list(dict.fromkeys(_doubts(found))))
+    note = "FLOPs are those of the mechanism alone, without projections. Options that you do not give have their defaults."
+    yield from _block("Note", [note])
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
     """Return the verdicts on a candidate in words: on how many deciding tasks it matches softmax, and the worst of the others."""
     if each.attention == BASELINE:
-        return "the reference"
+        return "the baseline"
     if each in found.qualified:
-        return "as good or better"
+        return "matches softmax"
     if found.required.trained:
-        return "lost too much" if each.attention in found.transplanted else "not transplanted"
+        return "does not match" if each.attention in found.transplanted else "not transplanted"
     verdicts = [one.verdict for one in found.at_deciding(each.attention)]
     good = sum(verdict in QUALIFIES for verdict in verdicts)
     bad = next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
-    said = [f"close enough at {good} of {len(verdicts)}"] if good else []
-    return "; ".join([*said, *([f"{bad} at {verdicts.count(bad)}"] if bad else [])]) or "-"
+    said = [f"matches on {good} of {len(verdicts)}"] if good else []
+    return "; ".join([*said, *([f"{_WORDS[bad]} {verdicts.count(bad)}"] if bad else [])]) or "-"
 
 
 def _share(each: Candidate) -> str:
@@ -264,7 +280,7 @@ def _gain(gain: Gain) -> str:
 
 
 def as_json(found: Recommendation) -> str:
-    """Return a recommendation and its evidence as JSON."""
+    """Return a recommendation with its evidence as JSON."""
     data: dict[str, Any] = {
         "take": found.taken and found.taken.label,
         "lines": as_text(found).splitlines(),

@@ -106,7 +106,7 @@ def test_one_seed_is_judged_by_the_tolerance_and_says_so(drop, status, tmp_path,
     a = folder(tmp_path / "a", rows(seeds=1))
     assert main(["diff", a, folder(tmp_path / "b", rows({"performer": -drop}, seeds=1))]) == status
     out = " ".join(capsys.readouterr().out.split())
-    assert "with fewer than 3 shared seeds noise is unknown, and the tolerance alone decides" in out
+    assert "with fewer than 3 shared seeds the spread is unknown, and the tolerance alone decides" in out
     assert ("over 1 shared seed, tolerance 1.0 points; the noise is unknown" in out) == bool(status)
 
 

@@ -335,7 +335,7 @@ def test_the_command_answers_every_use_case_in_a_table(folder, capsys):
 
 def test_without_records_every_use_case_has_no_evidence():
     table = use_table(use_cases([]), format="github")
-    assert table.count(f"| {NO_EVIDENCE} |") == 6 and "attn-zoo transplant measures it" in table
+    assert table.count(f"| {NO_EVIDENCE} |") == 6 and "attn-zoo transplant measures this" in table
 
 
 @pytest.mark.parametrize(

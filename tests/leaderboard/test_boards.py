@@ -203,7 +203,7 @@ def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
     assert "reached within the budget. Equal memory" in text and "planned for" not in text
     usual = render(tables([run("softmax", curve=SLOW)]), "latex")
     assert "; 400 steps of 64 examples; fp32" in usual
-    assert "within the budget, under a learning-rate schedule planned for all steps. Equal" in usual
+    assert "within the budget, although its learning-rate schedule was planned for all steps. Equal" in usual
 
 
 def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():

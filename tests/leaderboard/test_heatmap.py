@@ -161,7 +161,7 @@ def test_cells_of_runs_until_the_criterion_say_how_soon_and_how_many_and_what_di
         "uniform": "",
     }
     assert [name for name, cell in cells.items() if not cell.trained] == ["mega"], "of a control nobody expects that its loss falls"
-    assert "median steps to 90 %" in _words(heat_map_svg(found)) and "font-style: italic" in heat_map_svg(found)
+    assert "median number of steps to 90 %" in _words(heat_map_svg(found)) and "font-style: italic" in heat_map_svg(found)
 
 
 def test_of_several_settings_the_best_on_validation_is_shown():
@@ -173,14 +173,16 @@ def test_of_several_settings_the_best_on_validation_is_shown():
     found = heat_map(tables(records))
     assert [line.attention for line in found.lines] == ["softmax", "linformer", "uniform"]
     assert cell_of(found, "linformer", "digits").row.label == "linformer dial=1", "the choice does not see the test"
-    assert found.several == ("linformer",) and "best on validation is shown: linformer" in heat_map_text(found)
+    assert found.several == ("linformer",) and "options, of which the best by validation score are shown: linformer" in " ".join(
+        heat_map_text(found).split()
+    )
 
 
 def test_what_was_tuned_is_said():
     study = Tuning("abc", {"budget.learning_rate": "choice(1,2)"}, trials=2, failed=0, best_trial=1, best_valid=0.9, seed=0)
     written = heat_map_text(heat_map(tables([make_record("linformer", tuning=study)])))
-    assert "Each row has its own budget.learning_rate, chosen on validation" in written
-    assert "chosen on validation" not in heat_map_text(heat_map(tables([make_record("linformer")])))
+    assert "Each row has its own budget.learning_rate, chosen by validation score" in written
+    assert "chosen by validation score" not in heat_map_text(heat_map(tables([make_record("linformer")])))
 
 
 def test_a_mechanism_that_fails_in_one_setting_shows_the_other():

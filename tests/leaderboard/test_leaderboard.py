@@ -154,7 +154,7 @@ def test_missing_cells_stay_empty_and_there_is_no_average():
 
 def test_several_machines_are_said():
     records = [make_record(), make_record("linformer", environment={"cpu": "Another CPU", "threads": 1, "torch": "2.15.0"})]
-    assert "Several machines took part" in render(tables(records), "terminal")
+    assert "The runs are from several machines" in render(tables(records), "terminal")
 
 
 def test_formats():

@@ -175,8 +175,8 @@ def test_the_command_prints_a_line_for_each_task_and_all_tasks_together(folder, 
     lines = [line.split() for line in text.splitlines()]
     assert ["Digits", "6", "3", "80", "%", "3", "+87.7", "±", "1.4", "%", "yes"] in lines
     assert ["Listops", "2", "3", "0", "%", "1", "+0.3", "±", "2.4", "%", "no"] in lines
-    assert "- all tasks: 1 of 2 separate, 12 of 16 pairs differ (75 %)" in text
-    assert "- Listops does not separate: softmax minus uniform" in text
+    assert "- all tasks: 1 of 2 separate mechanisms, and 12 of 16 pairs of rows differ significantly (75 %)" in text
+    assert "- Listops does not separate mechanisms: softmax minus uniform" in text
 
 
 def test_the_command_prints_data_for_programs(folder, capsys):

@@ -1,4 +1,4 @@
-"""Abilities, one per task, and judgements of mechanisms on them against softmax and the best control."""
+"""Abilities, each tested by one task, and verdicts of mechanisms on them: against softmax and against the best control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Judged = Literal["better", "as good", "above controls", "worse", "no better", "u
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """A task in one direction, with one row per mechanism."""
+    """Ability that one task in one direction tests, with the best row of each mechanism."""
 
     name: str
     """Unique name."""
@@ -44,13 +44,13 @@ class Ability:
 
     @property
     def unit(self) -> str:
-        """Unit of gains: points for percentage metrics, else per cent of softmax's score."""
+        """Unit of differences from softmax: points for percentage metrics, else per cent of softmax's score."""
         return "points" if is_share(self.table) else "%"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Judgement of one mechanism on one ability."""
+    """Verdict on one mechanism at one ability."""
 
     ability: Ability
     row: Row | None
@@ -60,12 +60,12 @@ class Judgement:
 
     @property
     def name(self) -> str:
-        """Name of the ability, with the options that distinguish this row from other rows of the mechanism."""
+        """Name of the ability and, if the mechanism has several rows, the options of this row."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Return one ability per table, in the order of the tables."""
+    """Return the ability that each table tests, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))
@@ -74,8 +74,9 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 
 
 def names(tables: Sequence[Table]) -> list[str]:
-    """Return unique titles: the title of the task with its direction and, if needed, the convolution of the network and a
-    number.
+    """Return a unique name for each table: the task's title, with ``(causal)`` for causal tasks.
+
+    If names would be equal, it also says if the network has a short convolution, or has a number.
     """
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
@@ -83,15 +84,20 @@ def names(tables: Sequence[Table]) -> list[str]:
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """Judge ``attention`` on ``ability``, by the comparisons of the table with softmax and with the best control.
+    """Return the verdict on a mechanism at one ability.
 
-    If it is better than the best control, it is ``as good`` if the 95 % interval of its gain lies above ``-accept``, or if it and
-    softmax reached the criterion with all seeds. Otherwise it is ``better`` or ``worse`` by its comparison with softmax. Softmax
-    itself is ``above controls``. If it is not better than the control, it is ``no better`` if it is worse than softmax, or if
-    softmax is not better than the control either. In all other cases it is ``unclear``.
+    The mechanism's ``gain`` is its score minus softmax's. A mechanism that is better than the best control is
+
+    - ``better``, if its comparison with softmax says so;
+    - ``as good``, if the 95 % interval of its gain lies above ``-accept``, or if both reached the criterion with all seeds;
+    - ``worse``, if its comparison with softmax says so;
+    - ``unclear`` in all other cases.
+
+    A mechanism that is not better than the best control is ``no better`` if it is worse than softmax, or if softmax is not better
+    than the control either. Else it is ``unclear``. Softmax itself is ``above controls`` or ``no better``.
 
     Args:
-        accept: loss in the unit of the ability that does not count.
+        accept: largest loss against softmax that does not count, in the unit of the ability.
     """
     row = ability.rows.get(attention)
     gain = None if row is None or attention == BASELINE else _gain(ability, row)

@@ -1,4 +1,4 @@
-"""Counted cost of a mechanism compared with softmax: FLOPs at 4,096 tokens, and the state on causal tasks."""
+"""Counted cost of a mechanism relative to softmax: FLOPs at 4,096 tokens and, on causal tasks, the size of the recurrent state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes of the state that passes from token to token, in all layers (in one layer for a recommendation)."""
+    """Size of the recurrent state of a mechanism and of softmax, over all layers (for a recommendation, of one layer)."""
 
     bytes: int
     softmax: int
@@ -22,7 +22,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counted cost of one mechanism over several abilities."""
+    """Counted cost of one mechanism relative to softmax, over several tasks."""
 
     shares: tuple[float, float] | None
     """FLOPs of the mechanism divided by softmax's, least and most over abilities; None if no ability counts both. A count of 0
@@ -43,12 +43,12 @@ class Cost:
 
     @property
     def smaller(self) -> bool:
-        """True if the state is known on every causal ability, and smaller than that of softmax there."""
+        """True if the size of the recurrent state is known on every causal task, and smaller than softmax's keys and values."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property
     def words(self) -> str:
-        """Phrase for the cost: ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
+        """Cost as text, such as ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
         if self.shares is None:
             told = f"FLOPs at {self.length:,} tokens not counted"
         else:
@@ -62,7 +62,7 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Return the cost of ``attention`` over the ``abilities`` on which it has a score."""
+    """Return the recorded cost of a mechanism, over those of the ``abilities`` on which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

@@ -1,4 +1,4 @@
-"""Answer for the use case of replacing softmax in a trained encoder, from measurements of ``attn-zoo transplant``."""
+"""Advice on replacing softmax in a trained encoder, from measurements of ``attn-zoo transplant``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ _Row = dict[int, Mapping[str, float | None]]
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
-    """Return the answer from ``found``, the content of a file of ``attn-zoo transplant``, or None if there is no file.
+    """Return which mechanism to use in place of softmax in a trained encoder.
 
-    A quality is evidence if the teacher is significantly better than the best control. A student qualifies as in ``needs.answer``.
-    Its FLOPs are those of the attention in all layers, at the length of the passages.
+    The evidence are qualities (such as the similarity of passages) of students, which are copies of the encoder with another
+    mechanism. A quality counts if the teacher (the original encoder) is significantly better than the best control. A mechanism is
+    recommended under the conditions of ``needs.answer``. Its FLOPs are those of all layers at the length of the passages.
 
     Args:
-        candidates: attentions to choose among; None for all.
+        found: content of a file that ``attn-zoo transplant`` wrote. If it is None, the answer has no evidence.
+        accept: largest acceptable loss against softmax, in points of 100.
+        candidates: mechanisms to choose among; None for all.
 
     Raises:
         ValueError: ``found`` is the content of another experiment's file.

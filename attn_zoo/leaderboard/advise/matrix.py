@@ -1,4 +1,4 @@
-"""Matrix of verdicts: a sign for each mechanism on each task."""
+"""Matrix of verdicts: one sign for each mechanism on each task."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ NO_VERDICT = "?"
 
 
 def verdict_matrix(tables: Sequence[Table]) -> str:
-    """Return the meaning of the signs and, for each direction, a Markdown table of verdicts with mechanisms by tasks.
+    """Return the matrix of verdicts as Markdown: the meaning of the signs, then one table per direction (bidirectional, causal).
 
-    Softmax stands first, then the mechanisms that match it on the largest share of their tasks.
+    Each table has one row per mechanism and one column per task. Softmax stands first, then the mechanisms that match it on the
+    largest share of their tasks.
     """
     found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
     directions = dict.fromkeys(column.direction for column in found.columns)

@@ -1,4 +1,4 @@
-"""Use cases (needs), the tasks that are evidence for each, and the mechanism that the records recommend for it."""
+"""Use cases of attention, the tasks that are evidence for each, and the mechanism that the records recommend for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Use case of attention, and the tasks whose scores are evidence for it."""
+    """Use case of attention, such as classifying long documents, and the tasks whose scores are evidence for it."""
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
@@ -27,7 +27,7 @@ class Need:
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Return the directions of the tasks, True for causal. A use case with tasks of both directions has an answer for each."""
+        """Directions of the tasks, True for causal. A use case with tasks in both directions has an answer for each."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
@@ -93,7 +93,7 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Difference of a mechanism's score from that of softmax. It is positive if the mechanism is better."""
+    """Difference of a mechanism's score from softmax's on one task. It is positive if the mechanism is better."""
 
     at: str
     """Name of the ability, or of the quality of an encoder."""
@@ -103,7 +103,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Mechanism that is cheaper than softmax, and its gains."""
+    """Mechanism that is cheaper than softmax, with its differences from softmax on the tasks that are evidence."""
 
     label: str
     gains: tuple[Gain, ...]
@@ -113,13 +113,13 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Lowest lower end of the intervals of its gains."""
+        """Lowest end of all intervals of the differences from softmax."""
         return min(gain.amount.low for gain in self.gains)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Mechanisms to use for a use case, and the evidence."""
+    """Mechanisms to use for one use case, with the evidence."""
 
     title: str
     direction: str
@@ -145,7 +145,7 @@ class Answer:
 
     @property
     def scored_at(self) -> str:
-        """Shortest and longest length, such as ``36 to 80``, or empty without lengths."""
+        """Shortest and longest input of the evidence in tokens, such as ``36 to 80``. Without known lengths, it is empty."""
         return " to ".join(dict.fromkeys(f"{length:,}" for length in (self.lengths[:1] + self.lengths[-1:])))
 
 
@@ -154,25 +154,33 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a function that gives the recorded cost of each of the candidates ``names``, or of all mechanisms if it is None."""
+    """Return a function that gives the recorded cost of a mechanism over some abilities.
+
+    Args:
+        names: mechanisms that may be recommended; for others the function returns None. None for all mechanisms.
+    """
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
-    """Return the answers to ``need``, one for each of its directions. See ``answer``."""
+    """Return an answer to a use case for each direction (bidirectional, causal) of its tasks. ``answer`` states the rules."""
     words = {False: "bidirectional", True: "causal"} if len(need.directions) > 1 else {}
     return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 
 
 def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
-    """Return the answer to ``need`` in one direction: the mechanisms that qualify, the cheapest first.
+    """Return which mechanisms to use for a use case in one direction, the cheapest first.
 
-    A mechanism qualifies if it takes fewer FLOPs than softmax and if, on every ability that is evidence, it matches softmax or is
-    better and beats the best control. An ability is evidence if softmax has at least ``SEEDS_NEEDED`` seeds and beats the best
-    control itself.
+    A mechanism can be recommended if it takes fewer FLOPs than softmax. On every ability that counts as evidence, it must match
+    softmax and beat the best control. An ability counts if softmax has at least ``SEEDS_NEEDED`` seeds on it and itself beats the
+    best control.
 
     Args:
-        priced: function that gives the cost of each candidate; by default the recorded cost at 4,096 tokens.
+        need: the use case.
+        causal: direction of the tasks.
+        abilities: abilities that were recorded.
+        accept: largest acceptable loss against softmax, in points of 100 (per cent for other metrics).
+        priced: function that gives the cost of each mechanism. By default it gives the recorded cost at 4,096 tokens.
     """
     ours = [
         (ability, _no_evidence(ability, need.shortest))

@@ -1,4 +1,4 @@
-"""Sentences about what a mechanism can do and about what was found over all mechanisms. They say out of how many tasks."""
+"""Sentences about what one mechanism can do, and about what the records show over all mechanisms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLAUSES: Mapping[Judged, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Sentence about some tasks, and what it says about each."""
+    """Sentence about a mechanism on some tasks, and the scores on each of these tasks."""
 
     sentence: str
     tasks: tuple[str, ...]
@@ -36,10 +36,10 @@ class Told:
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
-    """Return sentences about what a mechanism can do, one per verdict, and one about the tasks that it was not run on.
+    """Return sentences about what a mechanism can do: one for each verdict, and one on the tasks on which it was not run.
 
     Args:
-        causal: False if the mechanism has no causal form, which is then the reason for what was not run.
+        causal: False if the mechanism has no causal form. This is then the reason why it was not run on causal tasks.
     """
     judged = [judge(ability, attention) for ability in abilities]
     ran = [one for one in judged if one.row is not None]
@@ -78,7 +78,7 @@ def _scores(one: Judgement) -> str:
 
 
 def rule() -> str:
-    """Return the rule behind the sentences."""
+    """Return the rule that decides if a mechanism matches softmax, as a sentence."""
     return (
         f"A mechanism matches softmax if the {100 * CONFIDENCE:.0f} % interval of the difference lies above -{ACCEPT:g} points, or "
         "if both reached the criterion with all seeds."
@@ -87,7 +87,7 @@ def rule() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Number of tasks on which a mechanism matches softmax or is better, and the number that it was run on."""
+    """Number of tasks on which a mechanism matches softmax, and the number of tasks on which it was run."""
 
     attention: str
     count: int
@@ -97,12 +97,14 @@ class Matched:
 
     @property
     def place(self) -> tuple[float, int, str]:
-        """Sort key: mechanisms with the greatest share of matched tasks come first, then those with the most tasks."""
+        """Sort key, by which mechanisms with the greatest share of matched tasks come first, then those with the most tasks."""
         return -self.count / self.of, -self.of, self.attention
 
 
 def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return each mechanism that takes fewer FLOPs than softmax, in the order of ``Matched.place``."""
+    """Return each mechanism that takes fewer FLOPs than softmax with its number of matched tasks, in the order of
+    ``Matched.place``.
+    """
     names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
     found = []
     for name in names:
@@ -114,7 +116,7 @@ def matched(abilities: Sequence[Ability]) -> list[Matched]:
 
 
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return in a few sentences what was found over the mechanisms that are cheaper than softmax. Without any, the result is
+    """Return what the records show about all mechanisms that are cheaper than softmax, in a few sentences. Without any, it is
     empty.
     """
     ranked = matched(abilities)

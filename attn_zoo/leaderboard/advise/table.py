@@ -1,4 +1,4 @@
-"""Table of use cases: which mechanism to use, how it differs from softmax, and on what that was tested."""
+"""Table of use cases: which mechanism to use for each, how it differs from softmax, and which tasks tested that."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def use_cases(
     accept: float = ACCEPT,
     recurrent: Collection[str] | None = None,
 ) -> list[Answer]:
-    """Return the answer to each use case, in each direction of its tasks.
+    """Return which mechanism to use for each use case, in each direction (bidirectional, causal) of its tasks.
 
     Args:
-        transplant: content of a file of ``attn-zoo transplant``, for trained encoders; None for none.
-        accept: acceptable loss against softmax in points of 100; in per cent for metrics that are not percentages.
-        recurrent: mechanisms with a recurrent form, without which a small state is of no use; None if that is not known.
+        tables: leaderboard tables of the records.
+        transplant: content of a file of ``attn-zoo transplant``, for the use case of trained encoders; None without such a file.
+        accept: largest acceptable loss against softmax, in points of 100 (per cent for other metrics).
+        recurrent: mechanisms with a recurrent form, which a use case with small memory needs; None if they are not known.
 
     Raises:
         ValueError: ``accept`` is not at least 0 and less than 100, or ``transplant`` is the content of another experiment's file.
@@ -43,24 +44,29 @@ def use_cases(
 
 
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
-    """Return the answers as a table in the format ``terminal`` or ``github``, with the rule below."""
+    """Return the answers as a table, one row per use case, with the rule of recommendation below.
+
+    Args:
+        accept: largest acceptable loss against softmax, which the rule names.
+        format: ``terminal`` or ``github``.
+    """
     notes = [
         f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
         f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. It must do so on every task tested.",
-        "Against softmax: the difference on the mechanism's worst task, on which the lower end of the interval is lowest.",
+        "Against softmax: the difference on the mechanism's worst task, which is the one whose interval reaches lowest.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
 
 
 def no_evidence(answer: Answer) -> str:
-    """Return why nothing can be said about a use case. If something can be said, the result is empty."""
+    """Return why the records do not allow an answer to a use case. If they do, the text is empty."""
     if answer.evidence and (answer.chosen or answer.compared):
         return ""
     told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
     told += [f"not run: {', '.join(answer.missing)}"] if answer.missing else []
     told += ["no cheaper mechanism has three seeds on every task"] if answer.evidence else []
-    return "; ".join(told) or "attn-zoo transplant measures it, and none of its files was given"
+    return "; ".join(told) or "attn-zoo transplant measures this, but no file that it wrote was given"
 
 
 def _lacking(answer: Answer) -> str:
@@ -74,12 +80,14 @@ def _lacking(answer: Answer) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """Return a gain with its unit, such as ``-1.2 ± 0.4 points``. Without a gain, the result is empty."""
+    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``. Without a difference, it is empty."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
 def use_line(answer: Answer) -> list[str]:
-    """Return the cells of an answer: use case, what to use, against softmax, tested on, and lengths of the inputs."""
+    """Return the row of a use case: its name, what to use, the difference from softmax, the tasks of the evidence, and their
+    lengths.
+    """
     if no_evidence(answer):
         return [_title(answer), NO_EVIDENCE, "", _lacking(answer), ""]
     if answer.chosen:

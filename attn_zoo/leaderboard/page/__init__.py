@@ -34,7 +34,7 @@ __all__ = ["ResultSet", "html_page", "page_of_sets", "records_from"]
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """Tables that are compared with each other, and their records."""
+    """Leaderboard tables that one page shows together, and their records."""
 
     name: str
     """Name under which the reader chooses the set; may be empty for the only set of a page."""
@@ -57,20 +57,20 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """Return the page of one set of results. Equal records give equal text. The arguments are those of ``ResultSet``.
+    """Return the HTML page of one set of results. Equal records give equal text. The other arguments are fields of ``ResultSet``.
 
     Args:
-        damaged: files that were left out, which the page names.
+        damaged: files that are not complete records, which the page lists.
     """
     return page_of_sets([ResultSet("", tables, records, records_at, costs)], damaged)
 
 
 def page_of_sets(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages: Mapping[str, str] | None = None) -> str:
-    """Return the page of several sets. It shows the first set until the reader chooses another.
+    """Return the HTML page of several sets of results. It shows the first set until the reader chooses another.
 
     Args:
-        damaged: files that were left out, which the page names.
-        pages: addresses of the pages of a site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
+        damaged: files that are not complete records, which the page lists.
+        pages: addresses of other pages of the site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
     """
     numbers: dict[str, int] = {}
     runs = [Runs(each.records, each.records_at, numbers) for each in sets]
@@ -118,7 +118,10 @@ def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
 
 
 def records_from(page: Path, records: Path) -> str | None:
-    """Return the address of the records relative to a page, or None unless the page lies in their folder or above it."""
+    """Return the address of the folder ``records`` relative to ``page``.
+
+    Return None if the page is neither in that folder nor in a folder above it.
+    """
     try:
         way = records.resolve().relative_to(page.resolve().parent)
     except ValueError:

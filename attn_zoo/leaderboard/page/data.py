@@ -1,4 +1,4 @@
-"""Data of the page as plain text and numbers: rows with details and runs, the heat map, and facts about the tables."""
+"""Data of the HTML page as plain text and numbers: rows with details and runs, the heat map, and facts about the tables."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _VIEWS = {"scores", "costs"}
 
 
 class Runs:
-    """Records by file, and the environments in which they were made.
+    """Records by file, with a number for each environment (machine and software) in which they were made.
 
     Args:
-        records_at: address of the records' folder relative to the page; None links no files.
-        numbers: number of each environment, from 1 on; environments of these records are added.
+        records_at: address of the records' folder relative to the page. If it is None, the page links to no record.
+        numbers: numbers of known environments, counted from 1. Environments of these records are added to this mapping.
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
@@ -58,8 +58,9 @@ class Runs:
         return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
 
     def line(self, record: RunRecord, table: Table) -> list[Any]:
-        """Return the facts of one run: seed, status, scores, seconds, memory, digest of the test data, environment, commit, start,
-        file and address.
+        """Return the facts that the page shows about one run.
+
+        They are seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and address.
         """
         scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
         where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
@@ -86,11 +87,11 @@ class Runs:
 def rows_data(
     sets: Sequence[tuple[str, HeatMap, Runs]], pages: Mapping[str, str]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the columns and the rows of the table of rows.
+    """Return the columns and the lines of the page's table of all rows.
 
     Args:
         sets: name, heat map and runs of each set of results.
-        pages: addresses of pages, ``attention/NAME`` and ``task/NAME``.
+        pages: addresses of the site's pages, with keys ``attention/NAME`` and ``task/NAME``.
     """
     known: dict[str, tuple[Column, set[str]]] = {}
     rows: list[Mapping[str, Any]] = []
@@ -181,7 +182,9 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
 
 
 def heat_data(found: HeatMap) -> Mapping[str, Any]:
-    """Return the heat map: columns, and lines of cells with text, small text, level of shade, marks and tooltip."""
+    """Return the heat map as plain data: its columns, and for each line the cells with text, small text, shade, marks and
+    tooltip.
+    """
 
     def cell(cell: Cell, table: Table, title: str) -> list[Any]:
         marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
@@ -213,7 +216,7 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
 
 
 def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
-    """Return facts about each task: data, network, budget, and the notes below its table."""
+    """Return facts about each task: its data, network, budget, and the notes below its table."""
     made: list[Mapping[str, Any]] = []
     for column in found.columns:
         table = column.table
@@ -241,7 +244,7 @@ def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
 
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> list[list[str]]:
-    """Return what the page shows, as names and texts: runs, machines, protocols, dates and commits."""
+    """Return pairs of a name and a text about the results of the page: runs, machines, protocols, dates and commits."""
     rows = [row for table in tables for row in table.rows]
     files = {file for row in rows for file in row.files}
     shown = [record for record in records if writable(record.source) in files]
