@@ -1,8 +1,8 @@
 """A/A test of this machine's timings: ``python benchmarks/aa_test.py`` compares a layer with itself, and with a tenth more work.
 
-A is ``PASSES`` passes through one layer. ``same`` is A again; ``slower`` has one pass more, so that it costs a tenth more by
-construction. Each runs in a process of its own. A repeat visits the three in shuffled rounds and compares ``same`` and ``slower``
-with A; the claim is that ``same`` ties with A and that ``slower`` is found slower.
+Step A is ``PASSES`` passes through one layer. Step ``same`` is A again. Step ``slower`` has one pass more, so it costs a tenth more
+by construction. Each step runs in a process of its own. A repeat times the three in shuffled rounds, and compares ``same`` and
+``slower`` with A. The claim is that ``same`` ties with A, and that ``slower`` is found to be slower.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLAIMED = 0.95
 
 
 def aa_report(found: Measurement, format: str = "github") -> str:
-    """Report of the verdicts."""
+    """Return the report of the A/A test as text: how often each comparison had the right verdict."""
     head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
     rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
     return joined(found, table(head, rows, format, left=(0, 1)), _method(found))
@@ -54,7 +54,11 @@ def all_right(found: Measurement) -> bool:
 
 
 def right(found: Measurement, name: str) -> int:
-    """Number of comparisons with the right verdict; ``name`` is a key of ``WANTED``."""
+    """Return the number of comparisons with the right verdict.
+
+    Args:
+        name: which comparison, a key of ``WANTED``.
+    """
     return sum(comparison.verdict == WANTED[name][1] for comparison in _comparisons(found, name))
 
 
@@ -97,7 +101,7 @@ STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 
 
 
 class Passes:
-    """Layer and one random sequence, in a worker process."""
+    """Attention layer and one random sequence, in a worker process."""
 
     def __init__(self, subject: Subject, dim: int, heads: int, length: int) -> None:
         torch.manual_seed(0)
@@ -105,7 +109,13 @@ class Passes:
         self._tokens = torch.randn(1, length, dim)
 
     def fastest(self, passes: int, steps: int, warmup: int) -> float:
-        """Seconds of the fastest of ``steps`` steps, each of ``passes`` forward passes, after ``warmup`` untimed steps."""
+        """Return the seconds of the fastest step.
+
+        Args:
+            passes: forward passes in a step.
+            steps: number of timed steps.
+            warmup: number of untimed steps before them.
+        """
         taken = []
         for _ in range(warmup + steps):
             started = time.perf_counter()
@@ -118,9 +128,9 @@ class Passes:
 
 @dataclass
 class AATest(Grid):
-    """A/A test of timings: the same layer must tie, and a tenth more work must lose, in 95 of 100 repeats.
+    """A/A test of timings: the same layer must tie, and a tenth more work must be slower, in 95 of 100 repeats.
 
-    Ends with status 1 otherwise.
+    If the test fails, the program ends with status 1.
     """
 
     layer: str = option("softmax", "row of the layer")
@@ -147,13 +157,16 @@ class AATest(Grid):
 
     @cached_property
     def subject(self) -> Subject:
-        """Layer that is timed."""
+        """Layer that is timed: a mechanism with its options and implementation."""
         only_row("layer", self.layer)
         return next(iter(subjects_of([self.layer]).values()))
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Protocol; ``most_repeats`` is the number of timed steps of a visit. The fastest counts, as other load only adds time."""
+        """Timing protocol, whose ``most_repeats`` is the number of timed steps of a visit.
+
+        The fastest step counts, because other load on the machine only adds time.
+        """
         return TimingProtocol.on("cpu", rounds=self.rounds, seed=self.seed, most_repeats=self.steps)
 
     def groups(self) -> list[list[Cell]]:
@@ -171,11 +184,11 @@ class AATest(Grid):
         return (Probe("seconds", lambda ask, found: {"seconds": ask("fastest", *given)}),)
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells of a round, shuffled with another seed in each repeat."""
+        """Return the cells of a round in shuffled order, with another seed in each repeat."""
         return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace seconds by their quartiles, and add the comparisons."""
+        """Replace the seconds of each cell by their quartiles, and add the results of the comparisons with A."""
         taken = {cell.label: found.of(cell).all("seconds") for cell in cells}
         for cell in cells:
             values = found.of(cell).values = {"seconds": list(quartiles(taken[cell.label]))}

@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run all parts; return 0 if every part succeeded, 1 if one failed, 2 for bad input."""
+    """Run all parts, and return the exit status: 0 if every part succeeded, 1 if one failed, 2 for bad input."""
     try:
         return _run(parser().parse_args(words))
     except (ValueError, UnknownNameError, OSError) as error:
@@ -169,7 +169,12 @@ def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> boo
 
 
 def table3_words(out: Path, device: str) -> list[str]:
-    """Words of the program that measures Table 3."""
+    """Return the command-line arguments of the program that measures Table 3 of the Linformer paper.
+
+    Args:
+        out: folder of the result.
+        device: ``cuda``, or ``cpu`` for tiny sizes.
+    """
     words = [f"device={device}", f"output={out / 'linformer_table3.json'}"]
     if device == "cuda":
         return [*words, "rounds=3", "repeat_seconds=0.05"]
@@ -194,7 +199,14 @@ def _profile(out: Path, device: str, names: Sequence[str], seconds: float) -> bo
 
 
 def profile_words(out: Path, device: str, names: Sequence[str]) -> list[list[str]]:
-    """Words of the command of each cell: all rows of the profile's first task, then those of its second, and so on."""
+    """Return one command per run of the ability profile, as lists of words: all mechanisms on the first task, then on the second,
+    and so on.
+
+    Args:
+        out: folder of the records.
+        device: ``cuda``, or ``cpu`` for two steps each.
+        names: mechanisms to train.
+    """
     cells = []
     for experiment in PROFILES:
         config = compose([Word("experiment", experiment, experiment)]).config

@@ -1,9 +1,9 @@
-"""Linformer's Triton kernels against float64, at the sizes that are timed.
+"""Checks of Linformer's Triton kernels against float64, at the sizes that are timed.
 
-Each result is computed twice, in memory that held NaN before. Its error is the norm of the difference from float64 over the
-norm of the reference, so that NaN is never right. The bound is ``TOLERANCE`` and, in 16 bits, twice the error of PyTorch's own
-operators in the same type: the smaller of the two for a kernel, the larger for a layer, where roundings add up. Odd shapes,
-strides, padding and dropout are the matter of ``tests/kernels``, which run on a GPU where there is one.
+Each result is computed twice, in memory that held NaN before. Its error is the norm of the difference from float64, divided by the
+norm of the float64 result, so NaN never passes. The bound is ``TOLERANCE``. In 16 bits there is a second bound, twice the error of
+PyTorch's own operators in the same type: a kernel must meet the smaller bound, and a layer, in which rounding errors add up, the
+larger. ``tests/kernels`` checks odd shapes, strides, padding and dropout on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ TOLERANCE = {"fp32": 5e-6, "fp16": 1e-3, "bf16": 8e-3}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One computation: ``core`` (attention over projected keys), ``projection`` (E X by one matrix) or ``layer``."""
+    """Computation that is checked or timed, with its sizes.
+
+    Its ``part`` is ``core`` (attention over projected keys), ``projection`` (E X, the product of a matrix E with the tokens X) or
+    ``layer``.
+    """
 
     part: str
     precision: str
@@ -47,9 +51,15 @@ Function = Callable[..., Tensor]
 
 
 def build(p: Problem, by: str, device: torch.device) -> tuple[Function, dict[str, Tensor]]:
-    """The function that solves the problem ``by`` ``triton`` or another implementation, and normal noise for its arguments.
+    """Return a function that solves the problem, and random inputs for it by name of argument.
 
-    Queries, keys and values are views of (batch, length, heads · head_dim), as in a layer; a layer is a module.
+    Queries, keys and values are views of tensors of shape (batch, length, heads · head_dim), as in a layer. For a layer, the
+    function is a module.
+
+    Args:
+        p: the problem.
+        by: implementation: ``triton``, or PyTorch's own.
+        device: device of the inputs.
     """
     dtype = PRECISIONS[p.precision]
     if p.part == "core":
@@ -67,7 +77,11 @@ def build(p: Problem, by: str, device: torch.device) -> tuple[Function, dict[str
 
 
 def check(p: Problem, device: torch.device) -> dict[str, Any]:
-    """Error (None where it is no number) and bound of the output and each gradient; ``same``: two runs agree in every bit."""
+    """Return the relative error and its bound, for the output and each gradient of a problem. An error that is not a number is
+    None.
+
+    The entry ``same`` is True if two runs agree in every bit.
+    """
     torch.manual_seed(p.length + p.rows)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*deterministic")

@@ -1,10 +1,12 @@
-"""Least times of this machine, targets, and the Markdown tables of a measurement.
+"""Shortest possible times on this machine, targets, and the Markdown tables of a measurement.
 
-A stage reads its inputs and writes its outputs once, and multiplies and exponentiates as its equation says. It takes at least
+A stage of a computation reads its inputs once, writes its outputs once, and does the products and exponentials of its equation. It
+takes at least
 
     max(FLOPs / matmul rate, bytes / copy rate, exponentials / exponential rate)
 
-and stages take the sum. With T tokens in B sequences of N, width D, H heads, r projected keys and s bytes a number:
+and the stages of a step take the sum. With T tokens in B sequences of N tokens, width D, H heads, r projected keys, and s bytes per
+number, the counts are:
 
     stage                          FLOPs      bytes                                exponentials
     core, forward                  4 T r D    s (2 T D + 2 B r D)                  T H r
@@ -14,9 +16,10 @@ and stages take the sum. With T tokens in B sequences of N, width D, H heads, r 
     compressed keys and values     4 B r D²   s (4 B r D + 2 D²)
     queries; output, each          2 T D²     s (2 T D + D²)
 
-The core's backward writes the gradients of keys and values in float32, as shares to be added. The projection's backward adds
-to a gradient of the tokens that the queries have left there. Matrix products of the layer count twice backward. E and F are
-stacked, which makes the layer's projection one of 2 r rows. float32 is three tf32 products, each at half the rate of bf16.
+The backward pass of the core writes the gradients of keys and values in float32, as parts that are added later. The backward pass
+of the projection adds to a gradient of the tokens that the queries have written before. Matrix products of the layer count twice in
+the backward pass. Linformer's matrices E and F are stacked, so the layer's projection has 2 r rows. A product in float32 is three
+products in tf32, each at half the rate of bf16.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ LESS_MEMORY_THAN_SDPA = 1.4
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A timed step: ``forward``, ``backward`` alone, or ``training`` (a layer's forward and backward)."""
+    """Step that is timed: the ``forward`` pass, the ``backward`` pass alone, or ``training`` (both passes of a layer)."""
 
     problem: Problem
     kind: str
@@ -67,7 +70,13 @@ class Cell:
 
 
 def floor_seconds(p: Problem, kind: str, rates: Mapping[str, float]) -> float:
-    """Return the shortest time in seconds that a step of ours can take on a machine with these FLOPs and bytes per second."""
+    """Return the shortest possible time of a step of our kernels on a machine, in seconds.
+
+    Args:
+        p: problem that the step solves.
+        kind: ``forward``, ``backward`` or ``training``.
+        rates: ``flops``, ``bytes`` and ``exponentials`` that the machine does per second.
+    """
     s, dim, tokens = PRECISIONS[p.precision].itemsize, p.dim, p.batch * p.length
     full, compressed, matrix, forward = tokens * dim, p.batch * p.rows * dim, p.length * p.rows, kind == "forward"
     products = rates["flops"] / (6 if p.precision == "fp32" else 1)
@@ -91,7 +100,13 @@ def floor_seconds(p: Problem, kind: str, rates: Mapping[str, float]) -> float:
 
 
 class Report:
-    """Tables of one measurement, as its file holds it: of the problems that it checks and the steps of ours that it times."""
+    """Report on one measurement of the kernels. Converted to a string, it is a text in Markdown.
+
+    Args:
+        written: content of the measurement's file.
+        problems: problems that are checked.
+        cells: steps that are timed.
+    """
 
     def __init__(self, written: Mapping[str, Any], problems: Iterable[Problem], cells: Iterable[Cell]) -> None:
         self.written, self.points = written, written["points"]
@@ -115,27 +130,40 @@ class Report:
         return "\n\n".join(filter(None, parts))
 
     def figure(self, cell: Cell, name: str = "seconds") -> float:
-        """Return the median seconds, or ``peak_bytes``. If there is none, return NaN."""
+        """Return the median seconds of a step, or its ``peak_bytes``. If it was not measured, return NaN.
+
+        Args:
+            name: ``seconds`` or ``peak_bytes``.
+        """
         point = self.points.get(f"time {cell}", {})
         return float(point["seconds"][1] if name == "seconds" else point[name]) if name in point else math.nan
 
     def floor(self, cell: Cell) -> float:
-        """Least seconds of a step of ours."""
+        """Return the shortest possible time of a step of our kernels, in seconds."""
         return floor_seconds(cell.problem, cell.kind, self.rates)
 
     def standing(self, p: Problem) -> str:
-        """``right``, ``wrong``, or the word for a check that came to no end."""
+        """Return the outcome of a check: ``right``, ``wrong``, or a word for the failure if it did not finish."""
         check = self.checks[p]
         return check["failure"].partition(":")[0] if "failure" in check else "right" if check["right"] else "wrong"
 
     def other(self, cell: Cell, name: str = "seconds") -> Cell:
-        """PyTorch's cell with the least figure; for a layer softmax attention over its fused back ends."""
+        """Return the step of PyTorch's own operators that takes the least time or memory for the same problem.
+
+        For a layer, it is softmax attention with one of PyTorch's fused back ends.
+
+        Args:
+            name: ``seconds`` or ``peak_bytes``.
+        """
         p = replace(cell.problem, rows=0) if cell.problem.part == "layer" else cell.problem
         cells = [Cell(p, cell.kind, by) for by in (["matmul"] if p.part == "projection" else BACKENDS)]
         return min(cells, key=lambda cell: math.inf if math.isnan(value := self.figure(cell, name)) else value)
 
     def targets(self) -> Iterator[dict[str, str]]:
-        """A row for each target: the figure, the least that is wanted, and ``reached``, ``missed`` or why there is no verdict."""
+        """Yield one table row per target: the measured number, the least number wanted, and the verdict.
+
+        The verdict is ``reached``, ``missed`` or the reason why there is none.
+        """
         for cell in self.cells:
             p, seconds = cell.problem, self.figure(cell)
             share = SHARE_OF_FLOOR.get((p.part, cell.kind, p.rows), SHARE_OF_FLOOR.get((p.part, cell.kind, None)))

@@ -34,7 +34,7 @@ FREE = {"aten::_unsafe_view", "aten::detach", "aten::_reshape_alias", "aten::ali
 
 
 class OperatorCount(TorchDispatchMode):
-    """Counter of dispatched operators, without views and ``FREE`` ones."""
+    """Counter of the operators that PyTorch dispatches in a ``with`` block. Views and the operators in ``FREE`` do not count."""
 
     count = 0
 
@@ -46,7 +46,7 @@ class OperatorCount(TorchDispatchMode):
 
 @dataclass
 class Launches(Grid):
-    """Kernels that plain PyTorch forms (eager) launch on a GPU at three lengths, counted on shapes."""
+    """Number of kernels that each mechanism's eager implementation launches on a GPU at three lengths, counted without a GPU."""
 
     attentions: list[str] = option([], "names of attentions; all if empty")
 

@@ -1,4 +1,4 @@
-"""The Linformer paper's Figure 3 from records, as verdicts on its claims, a table and a picture.
+"""Figure 3 of the Linformer paper, made from our records: verdicts on the paper's claims, a table and a picture.
 
 ``python benchmarks/linformer_figure3.py --records linformer_figure3 --output FOLDER``
 """
@@ -20,7 +20,7 @@ FOLDER = "linformer_figure3"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the figure, and write its files if a folder is given; return 0, or 2 for bad input."""
+    """Print the report on Figure 3 and, if a folder is given, write its files. Return the exit status: 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(
         "linformer_figure3.py",
         description="Perplexity of masked language models over projected length, sharing and length, from the records of "

@@ -40,7 +40,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Sizes of the measurement; a batch holds tokens / length sequences."""
+    """Sizes of a measurement of the kernels. A batch has ``tokens`` / length sequences."""
 
     device: str
     lengths: tuple[int, ...]
@@ -53,7 +53,10 @@ class Setting:
     """Kernels alone, at the longest of ``lengths`` up to 4,096."""
 
     def problems(self) -> list[Problem]:
-        """All of ours that is checked and timed; a projection is by E alone and by E and F stacked."""
+        """Return the computations of our kernels that are checked and timed.
+
+        Projections are measured with one matrix (E), and with two stacked (E and F).
+        """
         spot = max(n for n in self.lengths if n <= 4096)
         stacked = sorted({rows for r in self.projected_lengths for rows in (r, 2 * r)})
         sizes = {"core": self.projected_lengths, "projection": stacked, "layer": self.projected_lengths}
@@ -67,7 +70,7 @@ class Setting:
         ]
 
     def cells(self) -> list[Cell]:
-        """Steps that are timed, PyTorch's own included."""
+        """Return the steps that are timed, including those of PyTorch's own operators."""
         found = []
         for p in self.problems():
             fused = ["efficient"] if p.precision == "fp32" else list(BACKENDS)  # the others take 16 bits only
@@ -86,7 +89,16 @@ SETTINGS = {
 
 
 def measure(setting: Setting, points: dict[str, Point], save: Callable[[], None], deadline: float) -> bool:
-    """Add what ``points`` lacks: rates of the machine, then results, then times; False where the time was up before the end."""
+    """Measure what ``points`` lacks, and add it: the rates of the machine, then the checks, then the times.
+
+    Return False if the time was up before the end.
+
+    Args:
+        setting: sizes of the measurement.
+        points: results so far, by key.
+        save: function that saves the results, which is called after each.
+        deadline: time at which to stop, as ``time.monotonic`` returns it.
+    """
     cuda = setting.device == "cuda"
     device = torch.device("cuda" if cuda else "cpu")
     work: dict[str, Callable[[], Point]] = {"rates": measure_rates} if cuda else {}
@@ -108,7 +120,10 @@ def measure(setting: Setting, points: dict[str, Point], save: Callable[[], None]
 
 
 def time_cell(cell: Cell) -> Point:
-    """Quartiles of a step in seconds, seconds that the host takes to launch it, and for a layer the peak bytes above those held."""
+    """Return the measured times of a step: the quartiles in seconds, and the seconds that the host takes to launch its kernels.
+
+    For a layer, the result also has the peak bytes beyond those that were in use before.
+    """
     from triton.testing import do_bench
 
     torch.manual_seed(0)
@@ -121,7 +136,10 @@ def time_cell(cell: Cell) -> Point:
 
 
 def step(cell: Cell, device: torch.device) -> Callable[[], object]:
-    """The cell's work: forward without a graph, backward alone on a graph made once, or both."""
+    """Return a function that does the step once.
+
+    A ``forward`` step has no autograd graph. A ``backward`` step reuses one graph. A ``training`` step does both passes.
+    """
     function, inputs = build(cell.problem, cell.by, device)
     if isinstance(function, nn.Module):
         function.train(cell.kind == "training")
@@ -144,7 +162,14 @@ def _launch_seconds(run: Callable[[], object]) -> float:
 
 
 def measure_rates(size: int = 8192, copied: int = 4 * 10**9) -> Point:
-    """Rates a second of copying and of products in bf16 on random numbers, and of exponentials by formula at the highest clock."""
+    """Return what the machine does per second: bytes copied, FLOPs of products in bf16, and exponentials.
+
+    Copies and products of random numbers are measured. The rate of exponentials is computed from the highest clock.
+
+    Args:
+        size: number of rows and columns of the matrices.
+        copied: number of bytes that are copied.
+    """
     from triton.testing import do_bench, nvsmi
 
     def median(run: Callable[[], object]) -> float:
@@ -158,10 +183,10 @@ def measure_rates(size: int = 8192, copied: int = 4 * 10**9) -> Point:
 
 
 def begin(output: Path, setting: Setting) -> dict[str, Any]:
-    """The file's measurement, or a new one.
+    """Return the content of the measurement's file or, if there is no file, that of a new measurement.
 
     Raises:
-        ValueError: what the device needs is not here, or the file holds something else.
+        ValueError: the device lacks what the measurement needs, or the file holds something else.
         OSError: the file cannot be read or written.
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
@@ -194,7 +219,10 @@ def begin(output: Path, setting: Setting) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 if all is measured and every result right, else 1; 2 where the arguments are wrong."""
+    """Run the measurement, and return the exit status.
+
+    It is 0 if all was measured and every result is right, 2 if the arguments are wrong, and 1 otherwise.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, metavar="OUT.json", help="file of the figures")
     parser.add_argument("--device", choices=SETTINGS, default="cuda", help="cuda, or interpreter for results alone (default: cuda)")

@@ -1,10 +1,11 @@
-"""Table 3 of the Linformer paper (Wang et al. 2020, arXiv:2006.04768) on this machine, beside the printed one.
+"""Table 3 of the Linformer paper (Wang et al. 2020, arXiv:2006.04768), measured on this machine and shown beside the printed one.
 
 ``python benchmarks/linformer_table3.py``; ``--help`` lists the keys.
 
-The paper measures inference of whole models on one 16 GB V100, on random data, with layerwise sharing. Left half: time saved, each
-at the largest batch that fits. Right half: memory saved, the quotient of these batches. Here one attention layer with its
-projections is measured, so that no feed-forward part dilutes the quotients, against softmax attention, materialised and fused.
+The paper measures inference of whole models on one 16 GB V100, on random data, with layerwise sharing. The left half of its table
+is the time saved, each at the largest batch that fits. The right half is the memory saved, computed as the quotient of these
+batches. This program measures one attention layer with its projections, so that no feed-forward layer dilutes the quotients. It
+compares with softmax attention, both materialised and fused.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
 
 
 def table3_report(found: Measurement, format: str = "github", *, tables: Sequence[str] = tuple(TABLES)) -> str:
-    """Return the report.
+    """Return the report on Table 3 as text.
 
     Args:
-        format: ``github``, or ``terminal`` for tables that fit it.
-        tables: keys of ``TABLES``, those to print.
+        format: ``github``, or ``terminal`` for tables that fit a terminal.
+        tables: which tables to print, keys of ``TABLES``.
     """
     printed = [_table(found, format, *TABLES[name]) for name in tables]
     return joined(found, *printed, failures(found.cells.values(), KINDS), _method(found))
@@ -136,7 +137,7 @@ def _name(found: Figures) -> str:
 
 
 def reduced(grid: Mapping[str, Any]) -> list[str]:
-    """Reductions of a grid against the paper's lengths and width, in words."""
+    """Return phrases that say in which lengths and width a grid is smaller than the paper's."""
     said = []
     for name, words, most in (("lengths", "lengths", max(LENGTHS)), ("projected_lengths", "k", max(PROJECTED_LENGTHS))):
         said += [f"{words} up to {max(grid[name])} of {most}"] if max(grid[name]) < most else []
@@ -173,9 +174,10 @@ def _method(found: Measurement) -> str:
 
 @dataclass
 class LinformerTable3(Timed):
-    """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
+    """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, both materialised and fused.
 
-    On CUDA the paper's grid; on a CPU one that ends in minutes. Null keys take the defaults of the device.
+    On CUDA, the grid is that of the paper; on a CPU, it is one that takes minutes. Keys that are null take the defaults of the
+    device.
     """
 
     # Null until the device is known.
@@ -215,7 +217,7 @@ class LinformerTable3(Timed):
         return [[replace(each, kind=kind, length=n) for each in self.layers(n) for kind in KINDS] for n in self.lengths or ()]
 
     def layers(self, length: int) -> list[Cell]:
-        """Layers at one length, baselines first."""
+        """Return the layers that are measured at one length: the softmax layers, then Linformer's."""
         found = softmax_layers(self.device)
         for n, k in pairs([length], self.projected_lengths or []):
             row = typed(RowName("linformer", {"projected_length": k, "sharing": self.sharing}, self.implementation))
@@ -226,7 +228,7 @@ class LinformerTable3(Timed):
         return found
 
     def batch(self, length: int) -> int:
-        """Number of sequences in a timed step, if they fit into memory."""
+        """Return the number of sequences in a timed step, for the case that they fit into memory."""
         assert self.tokens is not None
         return max(1, self.tokens // length)
 
@@ -254,14 +256,16 @@ class LinformerTable3(Timed):
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None: layers are checked before work starts, and a batch that fits is searched for."""
+        """Return None, because this experiment leaves out no cell: layers are checked before it starts, and a batch that fits is
+        searched for.
+        """
         return None
 
     report = staticmethod(table3_report)
 
 
 def pairs(lengths: Sequence[int], projected_lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Cells of the table: every length with every projected length below it, as in the paper."""
+    """Return all pairs of a length and a smaller projected length, as in the paper's table."""
     return [(n, k) for n in lengths for k in projected_lengths if k < n]
 
 

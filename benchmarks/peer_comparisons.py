@@ -1,4 +1,4 @@
-"""Comparisons by name: a row of the zoo, layers of public packages of the same kind, and the differences between them."""
+"""Comparisons of mechanisms of the zoo with layers of public packages: which layers, and how they differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASELINE = "softmax"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A layer of a public package."""
+    """Layer of a public package that is compared with a mechanism of the zoo."""
 
     package: str
     """Name that pip knows."""
@@ -51,7 +51,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A mechanism of the zoo and its peers."""
+    """Mechanism of the zoo, and the layers of public packages that are compared with it."""
 
     attention: str
     peers: Mapping[str, Peer]
@@ -69,12 +69,12 @@ class Comparison:
     largest_batch: int | None = None
 
     def row(self, given: RowName) -> RowName:
-        """Return the row of our layer, with the option and the implementation of ``given``."""
+        """Return the row of our layer in this comparison, with the option and the implementation of ``given``."""
         options = {self.hyperparameter: self.value} if self.hyperparameter else {}
         return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
 
     def shared(self, row: RowName) -> int:
-        """Value of the hyperparameter in a row; 0 where there is none."""
+        """Return the value that a row has for the option that both sides share, or 0 if they share none."""
         return int(row.options[self.hyperparameter]) if self.hyperparameter else 0
 
 
@@ -212,11 +212,14 @@ COMPARISONS: Mapping[str, Comparison] = {
 
 
 def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
-    """Rows of the zoo's layers by the comparisons that texts name, such as ``linformer[projected_length=128]``.
+    """Return the rows of our layers, by the name of the comparison.
+
+    Args:
+        texts: names of comparisons, with a value of the shared option if needed, such as ``linformer[projected_length=128]``.
 
     Raises:
-        UnknownNameError: no such comparison, or an option that is not its hyperparameter.
-        ValueError: a text is no row, none is named, one is named twice, or a value breaks the mechanism's rule.
+        UnknownNameError: a comparison is unknown, or an option is not the one that its sides share.
+        ValueError: a text is not a row, none is named, one is named twice, or a value breaks the mechanism's rule.
     """
     found: dict[str, RowName] = {}
     for given in (row for text in texts for row in read_rows(text)):
@@ -237,7 +240,13 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
 
 
 def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
-    """Build the layer of one side of a comparison; ``name`` may be ``BASELINE``, which needs no row."""
+    """Build the layer of one side of a comparison.
+
+    Args:
+        name: name of the comparison, or ``BASELINE`` for softmax attention.
+        side: ``OURS`` or the name of a peer; for the baseline, ``full`` or ``causal``.
+        row: row of our layer; None for the baseline.
+    """
     if row is None:
         return build_layer(Subject("softmax", {}, "sdpa", causal=side == "causal"), dim, heads, length)
     known = COMPARISONS[name]
@@ -247,10 +256,13 @@ def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, 
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Versions of the installed packages of comparisons, and reasons why others are left out.
+    """Return the versions of the installed packages, and the reasons why others are left out.
+
+    Args:
+        mechanisms: names of the comparisons.
 
     Raises:
-        ValueError: none of them is installed.
+        ValueError: none of the packages is installed.
     """
     peers = [peer for name in mechanisms for peer in COMPARISONS[name].peers.values()]
     missing = list(dict.fromkeys(reason for peer in peers if (reason := peer.missing())))
@@ -264,12 +276,12 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
 
 
 def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
-    """Return the FLOPs of the arithmetic floor of our layer for one sequence, by direction.
+    """Return the FLOPs of the arithmetic floor of our layer for one sequence, by direction (``forward``, ``training``).
 
-    The floor counts the card's matrix products and the projections around them (``layer_cost``). Where the card recomputes
-    products in the backward pass, at most two are counted for each forward product, one for the gradient of either factor.
-    Softmax, biases and memory traffic are free, so no fp32 code that computes these products is faster than the floor at the
-    rate of one large fp32 matrix product.
+    The floor counts the card's matrix products and the projections around them (``layer_cost``). If the card recomputes products in
+    the backward pass, at most two are counted for each forward product, one for the gradient of each factor. Softmax, biases and
+    memory traffic are free. No fp32 code that computes these products at the rate of one large fp32 matrix product is faster than
+    the floor.
     """
     with torch.device("meta"):
         layer = build_side(name, OURS, dim, heads, row, length)

@@ -1,6 +1,7 @@
-"""Layers of public packages with their projections, (batch, length, dim) -> same; a package is imported when its layer is built.
+"""Functions that build layers of public packages with their projections. Inputs and outputs have shape (batch, length, dim).
 
-``value`` is the hyperparameter of the comparison; see ``peer_comparisons``.
+A package is imported when one of its layers is built. ``value`` is the option that both sides of a comparison share; see
+``peer_comparisons``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class ProjectedCore(nn.Module):
-    """Attention over (batch, heads, length, head_dim) between projections like those of the zoo's layer."""
+    """Attention function of a package, between projections like those of the zoo's layer.
+
+    The function takes tensors of shape (batch, heads, length, head_dim).
+    """
 
     def __init__(self, dim: int, heads: int, core: Core) -> None:
         super().__init__()
@@ -45,7 +49,9 @@ class ProjectedCore(nn.Module):
 
 
 class ProjectedOutput(nn.Module):
-    """A layer of transformers that lacks the output projection, called with the masks that its model would pass."""
+    """Layer of transformers without an output projection, to which one is added. It is called with the masks that its
+    model passes.
+    """
 
     def __init__(self, dim: int, inner: nn.Module, masks: Callable[[Tensor], dict[str, Any]]) -> None:
         super().__init__()
@@ -53,13 +59,13 @@ class ProjectedOutput(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Project the first result of the inner layer."""
+        """Return the projected first result of the inner layer."""
         out: Tensor = self.out(self.inner(tokens, **self.masks(tokens))[0])
         return out
 
 
 def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
-    """Longformer's layer with a window of ``value`` keys and no global tokens."""
+    """Return Longformer's layer with a window of ``value`` keys and without global tokens."""
     given = {"attention_window": [value - 1], "attention_probs_dropout_prob": 0.0}
     config = import_module("transformers").LongformerConfig(hidden_size=dim, num_attention_heads=heads, **given)
     module = import_module("transformers.models.longformer.modeling_longformer")
@@ -67,7 +73,7 @@ def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 
 def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
-    """Reformer's layer with chunks of ``value``; the model chooses buckets by the length."""
+    """Return Reformer's LSH layer with chunks of ``value`` tokens. The package chooses the number of buckets by the length."""
     import_module("transformers").logging.set_verbosity_error()  # its warning about the chosen buckets would break the progress bar
     config = import_module("transformers").ReformerConfig(
         hidden_size=dim,
@@ -84,7 +90,7 @@ def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 
 def bigbird(dim: int, heads: int, value: int, length: int) -> nn.Module:
-    """BigBird's layer with blocks of ``value``."""
+    """Return BigBird's layer with blocks of ``value`` tokens."""
     given = {"block_size": value, "num_random_blocks": RANDOM_BLOCKS, "max_position_embeddings": length}
     config = import_module("transformers").BigBirdConfig(hidden_size=dim, num_attention_heads=heads, **given)
     module = import_module("transformers.models.big_bird.modeling_big_bird")
@@ -93,21 +99,23 @@ def bigbird(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 
 def linear_causal(dim: int, heads: int, value: int, length: int) -> nn.Module:
-    """Causal linear attention over elu(x) + 1 in flash-linear-attention's chunked form of plain PyTorch."""
+    """Return causal linear attention with the feature map elu(x) + 1, in flash-linear-attention's chunked form in plain PyTorch."""
     return ProjectedCore(dim, heads, partial(_elu_features, fla_naive("linear_attn").naive_chunk_linear_attn))
 
 
 def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
-    """1.5-entmax over all scores."""
+    """Return an attention layer with 1.5-entmax over all scores in place of softmax."""
     return ProjectedCore(dim, heads, partial(_normalised, import_module("entmax").entmax15))
 
 
 def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, package: str, module: str, function: str) -> nn.Module:
-    """The zoo's causal layer of ``name`` with the chunked recurrence of a package.
+    """Return the zoo's causal layer of a mechanism, in which a package's function computes the chunked recurrence.
 
     Args:
+        name: mechanism of the zoo.
+        package: ``fla-core`` or ``transformers``.
         module: folder of flash-linear-attention's operator, or name of transformers' model.
-        function: function of the module. Transformers' functions divide the queries by √head_dim, which ours have been already.
+        function: function of the module. Functions of transformers divide the queries by √head_dim, which ours have been already.
     """
     layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
     mechanism: Any = layer.mechanism
@@ -126,9 +134,10 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
 
 @cache
 def transformers_plain(model: str) -> ModuleType:
-    """Module of a model of transformers, with its plain PyTorch functions also if flash-linear-attention is installed.
+    """Return the module of a model of transformers with its functions in plain PyTorch, even if flash-linear-attention is
+    installed.
 
-    The functions are chosen when the module is imported, so it is imported anew while flash-linear-attention is hidden.
+    The module chooses its functions when it is imported, so it is imported anew while flash-linear-attention is hidden.
     """
     name = f"transformers.models.{model}.modeling_{model}"
     hidden = {each: sys.modules.pop(each) for each in list(sys.modules) if each == name or each.split(".")[0] == "fla"}
@@ -141,9 +150,9 @@ def transformers_plain(model: str) -> ModuleType:
 
 
 def fla_naive(folder: str) -> ModuleType:
-    """Plain PyTorch reference of one operator of flash-linear-attention.
+    """Return the module with the plain PyTorch reference of one operator of flash-linear-attention.
 
-    The reference is loaded from its own file, since importing the package needs Triton and a quarter of a minute.
+    It is loaded from its own file, because importing the package needs Triton and a quarter of a minute.
 
     Raises:
         ImportError: the package is not installed.

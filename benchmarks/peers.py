@@ -1,4 +1,4 @@
-"""Layers of the zoo against public ones: time, memory, distance to the arithmetic floor and to full attention.
+"""Layers of the zoo against layers of public packages: time, memory, and distance to the arithmetic floor and to full attention.
 
 ``python benchmarks/peers.py 'mechanisms=[window,reformer]'``; ``--help`` lists the keys.
 """
@@ -107,7 +107,8 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
 class Peers(Timed):
     """Layers of the zoo against those of public packages (extra: peers), with the arithmetic floor and full attention.
 
-    Packages that are not installed are named and left out. The same command with the same output goes on where it was stopped.
+    Packages that are not installed are named and left out. If the program was stopped, the same command with the same output file
+    continues.
     """
 
     mechanisms: list[str] = option(
@@ -136,7 +137,7 @@ class Peers(Timed):
 
     @cached_property
     def rows(self) -> dict[str, RowName]:
-        """Rows of the zoo's layers by comparison."""
+        """Rows of our layers, by the name of the comparison."""
         return compared_rows(self.mechanisms)
 
     def facts(self) -> dict[str, Any]:
@@ -144,12 +145,15 @@ class Peers(Timed):
         return {**super().facts(), "peer": versions, "missing": missing}
 
     def batch(self, name: str, length: int) -> int:
-        """Number of sequences in a step of a comparison, or of full attention."""
+        """Return the number of sequences in a step of a comparison, or of full attention."""
         most = COMPARISONS[name].largest_batch if name in COMPARISONS else None
         return min(most or self.tokens, max(1, self.tokens // length))
 
     def sides(self, length: int) -> dict[str, list[str]]:
-        """Sides of each comparison at a length, without missing packages; then full attention, causal or not."""
+        """Return the sides of each comparison at a length, and those of full attention (``full``, ``causal``).
+
+        Packages that are not installed are left out.
+        """
         found: dict[str, list[str]] = {}
         for name in self.rows:
             known = COMPARISONS[name]
@@ -184,7 +188,9 @@ class Peers(Timed):
         return {"floor_flops": floor_flops(cell.role, self.dim, self.heads, self.rows[cell.role], cell.length)[cell.kind]}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells of a round: comparisons in the protocol's order, the sides of each comparison next to each other."""
+        """Return the cells of a round: comparisons in the order of the protocol, with the sides of a comparison next to
+        each other.
+        """
         names = self.protocol.ordered(list(dict.fromkeys(cell.role for cell in cells)), turn)
         return [cell for name in names for cell in self.protocol.ordered([c for c in cells if c.role == name], turn)]
 
@@ -195,7 +201,9 @@ class Peers(Timed):
         return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None: layers of public packages are built only in their worker processes."""
+        """Return None, because no cell is checked in this process: layers of public packages are built only in their worker
+        processes.
+        """
         return None
 
     @staticmethod

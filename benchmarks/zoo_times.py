@@ -1,4 +1,4 @@
-"""Times of every mechanism alone, as ``auto`` runs it on a device, beside PyTorch's fused softmax."""
+"""Times of every mechanism alone, in the implementation that ``auto`` chooses on a device, beside PyTorch's fused softmax."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax"
 
 @dataclass
 class Benches:
-    """Benches of softmax and of the current mechanism in one process, as starting a process on a GPU takes longer than steps."""
+    """Timing of softmax and of one other mechanism in the same process, because starting a process on a GPU takes longer than a
+    step.
+    """
 
     sizes: Sizes
     device: torch.device
@@ -36,7 +38,11 @@ class Benches:
     _benches: dict[str, tuple[Subject, Bench]] = field(default_factory=dict)
 
     def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds of each part of a step; see ``Bench.parts``."""
+        """Return the seconds of each part of a step; see ``Bench.parts``.
+
+        Args:
+            role: ``baseline`` for softmax, or another word for the other mechanism.
+        """
         if self._benches.get(role, (None,))[0] != subject:
             rig = rig_for("mechanism", subject, self.sizes)
             bench = Bench(rig.build, rig.inputs, self.device, self.precision, protocol=self.protocol)
@@ -46,7 +52,10 @@ class Benches:
 
 @dataclass
 class ZooTimes(Timed):
-    """Times of every mechanism alone, as ``auto`` runs it here, beside PyTorch's fused softmax in the same rounds."""
+    """Times of every mechanism alone, in the implementation that ``auto`` chooses here, beside PyTorch's fused softmax.
+
+    Both are timed in the same rounds.
+    """
 
     attentions: list[str] = option([], "names of attentions; all if empty")
     lengths: list[int] = option([1024, 4096, 16384, 65536], "lengths")

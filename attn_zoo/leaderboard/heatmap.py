@@ -348,9 +348,9 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     rows = [cell.row for cell in cells if cell.row]
     notes = [f"Test scores of {seed_count(found.seeds)}{', which shows no spread' if found.seeds == (1,) else ''}."]
     if any(row.verdict for row in rows):
-        notes.append(f"{leads}: the best on this task. The task's own table shows which others are {Verdict.TIED}.")
+        notes.append(f"{leads}: the best on a task. The task's own table shows which others are {Verdict.TIED}.")
     else:
-        notes.append(f"{leads}: the best mean on this task; no significance test was possible.")
+        notes.append(f"{leads}: the best mean on a task; no significance test was possible.")
     if any(row.steps_to_90 for row in rows):
         notes.append(
             "Small figures: the median number of steps to 90 % of the ceiling. If only some seeds learned the task: how many did."

@@ -1,4 +1,4 @@
-"""Specs of runs, records of their results, and the folder that stores records. Importing this package does not import PyTorch."""
+"""Records of runs: the spec of a run, the record of its results, and folders of records. This package does not import PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File locks with which processes that write into one folder divide the runs among them."""
+"""File locks by which processes that write into one folder of records divide the runs among them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ SUFFIX = ".claim"
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Return a context that yields True if this process has claimed the run, and False if another process has.
+    """Return a context that yields True if this process claimed a run, and False if another process has claimed it.
 
     The claim is a lock on the hidden file ``path`` that lasts until the context ends. If the process is killed, the system releases
-    the lock. If a file system or platform has no locks, every process gets True. A run that is then done twice counts once.
+    the lock. If the file system or platform has no locks, every process gets True. Two processes may then do the same run, which
+    counts once.
 
     Raises:
         OSError: the folder cannot be written.
@@ -36,7 +37,7 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 def is_claimed(path: Path) -> bool:
-    """Return True if a running process holds the claim in the file ``path``."""
+    """Return True if a running process has locked the file ``path`` to claim a run."""
     if sys.platform == "win32":
         return False
     try:

@@ -1,6 +1,7 @@
 """Training until a criterion (protocol 3): when a run ends, and how soon it reached 50, 90 and 99 % of the ceiling.
 
-The ceiling is the highest validation score that a level allows (``Budget.ceiling``). All functions read the learning curve alone.
+The ceiling is the highest validation score that a task allows at its sizes (``Budget.ceiling``). All functions use only the
+learning curve.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Curve = Sequence[Mapping[str, Any]]
 
 
 def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling: float) -> dict[str, Any]:
-    """Return the fields of a budget until the criterion, made from a level's fixed budget. Fields in ``given`` keep their values.
+    """Return a budget for training until the criterion, made from the fixed budget of a preset. Values in ``given`` are kept.
 
     Args:
-        level: fields of the level's budget, ``steps`` among them.
-        given: fields that the user gave.
-        ceiling: highest validation score that the level allows; 0 for none.
+        level: fields of the preset's budget, including ``steps``.
+        given: fields that the user set.
+        ceiling: highest validation score that the preset allows; 0 if it is unknown.
     """
     steps = given.get("steps", max(LEAST_STEPS, MORE_STEPS * level["steps"]))
     ours = {"steps": steps, "evaluate_every": max(1, steps // VALIDATIONS), "schedule": "constant", "ceiling": ceiling}
@@ -36,7 +37,7 @@ def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling
 
 
 def is_met(curve: Curve, ceiling: float) -> bool:
-    """Return True if the last ``IN_A_ROW`` validations are at ``SHARE`` of the ceiling or above. Without a ceiling, return
+    """Return True if the last ``IN_A_ROW`` validation scores are at least ``SHARE`` of the ceiling. Without a ceiling, return
     False.
     """
     last = curve[-IN_A_ROW:]
@@ -44,12 +45,13 @@ def is_met(curve: Curve, ceiling: float) -> bool:
 
 
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
-    """Return the steps, seconds and FLOPs until validation first reached 50, 90 and 99 % of the ceiling. Without a ceiling, the
-    result is empty.
+    """Return the steps, seconds and FLOPs of training until the validation score first was 50, 90 and 99 % of the ceiling.
+
+    Without a ceiling, the result is empty.
 
     Returns:
-        For ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` of training, and ``flops`` of training (forward and backward,
-        of all examples seen; left out if unknown) until then; None if the run ended before, so that more than its steps are needed.
+        For each of ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` and ``flops`` until then, or None if the run did not
+            get there. FLOPs are those of forward and backward passes over all examples seen; they are left out if unknown.
     """
     found: dict[str, dict[str, float] | None] = {}
     for share in SHARES if ceiling else ():
@@ -65,9 +67,9 @@ def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, 
 
 
 def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
-    """Return True if the training loss fell by less than ``FLAT`` from the first interval after the warm-up to the last interval.
+    """Return True if the training loss hardly fell: by less than ``FLAT`` from the first interval after the warm-up to the last.
 
-    Each point of the curve has the mean loss of the steps since the point before. None if there are fewer than two intervals.
+    Each point of the curve has the mean loss of the steps since the point before it. With fewer than two intervals, return None.
     """
     starts = [0, *(point["step"] for point in curve)]
     losses = [point["train_loss"] for start, point in zip(starts, curve, strict=False) if start >= warmup_steps]

@@ -1,4 +1,4 @@
-"""Environment of a measurement: versions and device. It has no names of persons or machines."""
+"""Environment of a run, as records state it: versions and device. Names of persons and machines are left out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Return facts about this machine and process: versions, processor, memory, commit, start in UTC and the command. The GPU is
-    included if ``device`` is ``cuda``, and plugins that are files have digests.
+    """Return facts about this machine and process: versions, processor, memory, commit, start time in UTC, and the command.
+
+    If ``device`` is ``cuda``, the GPU is included. Plugins that are files are included with their digests.
     """
     import torch  # here, so that reading records needs no tensor library
 
@@ -47,7 +48,11 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return a command line as records store it: file names have no folders."""
+    """Return a command line as records store it, with file names in place of paths.
+
+    Args:
+        words: arguments of the command.
+    """
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 

@@ -1,4 +1,4 @@
-"""Error classes of records."""
+"""Errors about files that should be records."""
 
 
 class RecordError(ValueError):

@@ -1,4 +1,7 @@
-"""Files of records: JSON with one record, or packed files with many. They are checked when read, and written as a whole."""
+"""Files of records: JSON files with one record each, and packed files with many records.
+
+Files are checked when they are read, and written as a whole.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
 
 
 def judged(text: str, source: str | None) -> RunRecord:
-    """Check the text of a record's file, and return the record.
+    """Return the record in the text of a file, after checking it.
+
+    Args:
+        source: file name to store in the record.
 
     Raises:
         RecordError: the text is not a complete record, or was changed after it was written.
@@ -51,7 +57,7 @@ def judged(text: str, source: str | None) -> RunRecord:
 
 
 def text_of(record: RunRecord) -> str:
-    """Return the text of a record's file, after checking it as every reader does.
+    """Return a record as the text of its file, after checking that every reader would accept it.
 
     Raises:
         RecordError: no reader would accept the record.
@@ -85,7 +91,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> Any:
-    """Parse JSON text whose numbers are finite.
+    """Return the content of JSON text. Its numbers must be finite.
 
     Raises:
         RecordError: the text is not such JSON.
@@ -99,15 +105,15 @@ def parse(text: str) -> Any:
 
 
 def is_packed(path: Path) -> bool:
-    """Return True if ``path`` is a packed file."""
+    """Return True if ``path`` is a packed file of records."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
 def pack(records: Iterable[RunRecord], path: Path) -> None:
-    """Write ``records`` to the packed file ``path``, with all their fields and the names of their source files.
+    """Write records to the packed file ``path``, with all their fields and the names of the files that they came from.
 
     Raises:
-        ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record has no source file of its own.
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record does not come from a file of its own.
         RecordError: no reader would accept the file.
         OSError: the file cannot be written.
     """
@@ -122,7 +128,7 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
 
 
 def unpack(path: Path) -> list[RunRecord]:
-    """Return the records of a packed file.
+    """Return the records in a packed file.
 
     Raises:
         OSError: the file cannot be read.
@@ -163,10 +169,10 @@ def _check_sources(sources: Sequence[Any]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, flush it to the disk, and rename it.
+    """Write a file as a whole: under a temporary name, which is then flushed to the disk and renamed.
 
     Raises:
-        OSError: the file cannot be written; nothing is left of it.
+        OSError: the file cannot be written; no part of it remains.
     """
     temporary = path.with_name(f".{path.name}{HALF}")
     try:

@@ -1,4 +1,4 @@
-"""Record of one run, complete or failed, and the checks that make a record from plain data: fields, digest, contradictions.
+"""Record of one run, finished or failed, and the checks by which a record is made from plain data: fields, digest, contradictions.
 
 Every reader makes records with ``whole_record``, so all commands show exactly the records that ``attn-zoo records verify`` accepts.
 """
@@ -42,7 +42,9 @@ error that ends a process, such as SystemExit; the status is then final."""
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Record of one run. Numbers that were not measured are None or missing, never estimated."""
+    """Record of one run: its settings, scores, costs and environment. Numbers that were not measured are None or missing, never
+    estimated.
+    """
 
     schema: int
     protocol: str
@@ -115,18 +117,16 @@ class RunRecord:
 
     @property
     def is_trial(self) -> bool:
-        """True for a trial of a search. Trials are not rows of tables."""
+        """True for a trial of a hyperparameter search, which has no row in tables."""
         return self.tuning is not None and self.tuning.trial is not None
 
     @property
     def is_final(self) -> bool:
-        """True if the run is not done again when its command is given again."""
+        """True if the run is finished for good: the same command does not repeat it."""
         return self.status in FINAL_STATUSES or DIED in self.environment
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data for JSON, with its digest. None stands for NaN and infinity, such as those of a diverged
-        loss.
-        """
+        """Return the record as plain data for JSON, with its digest. NaN and infinity, as in a diverged loss, become None."""
         data = _plain(asdict(self))
         del data["source"]
         if self.tuning is None:
@@ -137,12 +137,15 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
-        """Return a record from the plain data of ``to_dict``, read from the file ``source``.
+        """Return the record that ``to_dict`` turned into ``data``.
+
+        Args:
+            source: file from which the data were read.
 
         Raises:
-            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this code does not read the
-                schema.
-            EditedError: the data do not match their digest, or are marked as of an older schema than their fields.
+            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this version cannot read
+                the schema.
+            EditedError: the data do not match their digest, or declare an older schema than that of their fields.
         """
         schema = _schema_of(data)
         present = {"tuning": None, **_ABSENT[schema], **data, "schema": SCHEMA}
@@ -201,7 +204,10 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
 
 
 def whole_record(data: Any, source: str | None) -> RunRecord:
-    """Return a record from plain data, after checking it for contradictions.
+    """Return a record from plain data, after checking that it is complete and does not contradict itself.
+
+    Args:
+        source: file from which the data were read.
 
     Raises:
         RecordError: the data are not a complete record, or were changed after they were written.

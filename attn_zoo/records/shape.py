@@ -1,4 +1,4 @@
-"""Schema of the plain data of a record: types of all fields and bounds of all numbers, checked by msgspec."""
+"""Schema of a record as plain data: types of all fields and bounds of all numbers, which msgspec checks."""
 
 from __future__ import annotations
 
@@ -166,10 +166,10 @@ class _Open(Struct):
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
-    """Check the types of all fields and the sizes of all numbers in a record's plain data of the present schema.
+    """Check the types of all fields and the bounds of all numbers in a record's plain data, which must have the present schema.
 
     Raises:
-        RecordError: there is a fault; the message names the first.
+        RecordError: a field or number is wrong; the message names the first.
     """
     for schema in (_Record, _Open):
         try:
@@ -181,12 +181,15 @@ def check_shape(data: Mapping[str, Any]) -> None:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """Return the lowest and highest possible score of a metric. They are infinite for an unknown metric."""
+    """Return the lowest and the highest possible score of a metric. For an unknown metric, they are infinite."""
     return BOUNDS.get(metric, (-math.inf, math.inf))
 
 
 def beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each score outside the bounds of its metric, and for each impossible count and time."""
+    """Yield a sentence for each impossible number in a record's plain data.
+
+    These are scores outside the bounds of their metric, and impossible counts and times.
+    """
     metric = data["task_card"]["metric"]
     least, most = bounds(metric)
     for name, score in _scores(data):

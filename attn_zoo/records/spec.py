@@ -1,4 +1,4 @@
-"""Spec of a run: everything that determines its result, and nothing else, with its digest. It needs no PyTorch."""
+"""Spec of a run: all settings on which its result depends, and their digest. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec(_Part):
-    """Network around the mechanism, the same for every row of a table."""
+    """Settings of the network around the mechanism, which are the same for all rows of a table."""
 
     dim: int = 64
     depth: int = 2
@@ -127,7 +127,7 @@ class ModelSpec(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Budget(_Part):
-    """Training budget and optimiser settings, the same for every row of a table."""
+    """Training budget and settings of the optimiser, which are the same for all rows of a table."""
 
     steps: int = 400
     """Number of training steps; the maximum if ``seconds`` is set or training ends at the criterion."""
@@ -185,7 +185,7 @@ class Budget(_Part):
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Spec of one run, which is one cell of a table with one seed: everything that the run depends on."""
+    """All settings on which one run depends: the mechanism, the task, the network, the budget and one seed."""
 
     attention: str
     task: str
@@ -206,7 +206,9 @@ class RunSpec:
     """Version of the attention's card; for a hybrid 1 plus all that its mechanisms' versions exceed 1 by."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. Fields that were added after the first records are left out at their defaults."""
+        """Return the spec as plain data. Fields that were introduced after the first records are left out if they have their
+        defaults.
+        """
         return self._shared() | {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
 
     def _shared(self) -> dict[str, Any]:
@@ -215,7 +217,7 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Return the spec from the plain data of ``to_dict``.
+        """Return the spec that ``to_dict`` turned into ``data``.
 
         Raises:
             ValueError: a field is missing, or a value breaks its rule.
@@ -230,17 +232,20 @@ class RunSpec:
 
     @property
     def protocol(self) -> str:
-        """Version of the rules by which the run is trained and tested."""
+        """Version of the rules by which this run is trained and tested."""
         return PROTOCOL if self.budget.until == "criterion" else FIXED
 
     @property
     def network(self) -> dict[str, Any]:
-        """Arguments of ``build_model`` that the spec gives, without task and implementation."""
+        """Arguments of ``build_model`` that this spec determines. The task and the implementation are not among them."""
         return {"attention": self.attention, "options": self.options, **asdict(self.model)}
 
     def run_id(self, task_version: str, protocol: str | None = None) -> str:
-        """Return the digest of the spec, the protocol (by default that of the spec) and the task's version. Equal ids mean equal
-        experiments.
+        """Return the id of the run: a digest of the spec, the protocol and the task's version. Equal ids mean equal experiments.
+
+        Args:
+            task_version: version of the task.
+            protocol: version of the rules of training and testing; None for that of the spec.
         """
         data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
@@ -249,14 +254,20 @@ class RunSpec:
 
 
 def file_stem(spec: RunSpec, run_id: str) -> str:
-    """Return the beginning of the names of a run's files. It has letters, digits, dots, dashes and underscores, and fits any file
-    system.
+    """Return the beginning of the names of a run's files.
+
+    It has letters, digits, dots, dashes and underscores only, so it is valid in any file system.
     """
     return f"{_words(f'{spec.attention}-{spec.task}-s{spec.seed}')}-{run_id}"
 
 
 def file_pattern(attention: str | None, task: str | None) -> str:
-    """Return the pattern of the names of records: of all, of those of a task, or of those of a mechanism on a task."""
+    """Return a pattern that matches the names of record files.
+
+    Args:
+        attention: mechanism whose files match, which needs a task; None for all.
+        task: task whose files match; None for all.
+    """
     if task is None:
         return "*.json"
     return f"*-{_words(task)}-s*.json" if attention is None else f"{_words(f'{attention}-{task}-s')}*.json"
@@ -267,7 +278,7 @@ def _words(text: str) -> str:
 
 
 def digest_of(data: Any) -> str:
-    """Return the SHA-256 of plain data as JSON with sorted keys and without white space."""
+    """Return the SHA-256 digest of plain data, written as JSON with sorted keys and without white space."""
     canonical = _CANONICAL.encode(data)
     if "\\ud" in canonical:  # perhaps half of a surrogate pair, which is written as an escape
         canonical = json.dumps(writable(json.loads(canonical)), sort_keys=True, separators=(",", ":"))
@@ -275,7 +286,10 @@ def digest_of(data: Any) -> str:
 
 
 def writable(value: Any) -> Any:
-    """Replace each half of a surrogate pair by an escape. It stands for a byte of a path that is not text."""
+    """Return a value in which every half of a surrogate pair is replaced by an escape, so that it can be written as UTF-8.
+
+    Such a half stands for a byte of a path that is not text.
+    """
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Folder of records: one JSON file per run, written as a whole and never changed, or many runs in a packed file."""
+"""Folder of records: one JSON file per run, or many runs in a packed file. A record is written as a whole and never changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """File that every reader leaves out because it is not a record, or is damaged or edited."""
+    """File that every reader leaves out, because it is not a record, or the record is damaged or edited."""
 
     path: Path
     reason: str
@@ -47,18 +47,18 @@ class Damaged:
 
 
 class Store:
-    """Folder of run records to which records are only added. Processes can share it, and folders can be merged by copying files.
+    """Folder to which records of runs are only added. Several processes can share it, and folders can be merged by copying files.
 
     Args:
-        root: path of the folder, which is created with the first record. Packed files in it are read as the files that they hold.
-            The path of a packed file can be given, too, but only for reading.
+        root: path of the folder, which is created with the first record. The records in its packed files are read as well. ``root``
+            can also be a packed file, which can only be read.
     """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
     def check_writable(self) -> None:
-        """Create the folder and test it by writing ``ROOM`` bytes, so that no run starts whose record cannot be saved.
+        """Create the folder and write ``ROOM`` bytes as a test. No run should start if its record could not be saved.
 
         Raises:
             OSError: the folder cannot be written; the message states the reason and what to do.
@@ -77,11 +77,11 @@ class Store:
             ) from error
 
     def add(self, record: RunRecord) -> Path:
-        """Add a record and return its path. The file is written under a temporary name, flushed to the disk and renamed.
+        """Write a record to a file in the folder and return its path. The file is written as a whole.
 
         Raises:
             RecordError: no reader would accept the record; nothing is written.
-            OSError: the record could not be written; earlier records are untouched.
+            OSError: the record could not be written; earlier records are not changed.
         """
         text = text_of(record)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -97,12 +97,13 @@ class Store:
         return path
 
     def load(self, task: str | None = None, attention: str | None = None) -> tuple[list[RunRecord], list[Damaged]]:
-        """Read all records below the folder. Return them and the unreadable files with reasons; both are empty if there is no
-        folder.
+        """Return all records in the folder and its subfolders, and the files that could not be read with the reasons.
+
+        If the folder does not exist, both lists are empty.
 
         Args:
-            task: name of a task, to read only files that are named after it; with ``attention`` as well.
-            attention: name of an attention, likewise.
+            task: name of a task. Only files that are named after it are read.
+            attention: name of a mechanism, which needs ``task``. Only files that are named after both are read.
 
         Raises:
             NotADirectoryError: the root is a file, and not a packed one.
@@ -140,9 +141,9 @@ class Store:
                 yield replace(record, source=own.relative_to(self.root).as_posix())
 
     def pack(self) -> Path:
-        """Put all records below the folder into one packed file, remove their own files, and return its path.
+        """Write all records of the folder to one packed file, remove their own files, and return the path of the packed file.
 
-        Files that are not whole records stay. Files that a process is still writing stay, too.
+        Files that are not complete records stay, and so do files that a process is still writing.
 
         Raises:
             FileNotFoundError: there is no record.
@@ -182,12 +183,12 @@ class Store:
         return path
 
     def unpack(self) -> list[Path]:
-        """Write each record of the packed files into a file of its own, remove the packed files, and return the new paths.
+        """Write each record in packed files to a file of its own, remove the packed files, and return the new paths.
 
         Raises:
             FileNotFoundError: there is no packed file.
             RecordError: a packed file is damaged.
-            OSError: a file cannot be written, or another process packs the folder; what was packed stays so.
+            OSError: a file cannot be written, or another process packs the folder. Packed files that were not finished remain.
         """
         with self._alone():
             return self._unpack()
@@ -207,28 +208,29 @@ class Store:
         return written
 
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
-        """Return the record of an equal run that need not be done again, or None.
+        """Return a record that makes the run ``run_id`` unnecessary, or None if the run must be done.
 
-        The record is final or a trial, because trials are never repeated. Only runs with the same study and the same role in it
-        (trial or best settings) are equal.
+        It is a record of the same run that is final or a trial, because trials are never repeated. Both must belong to the same
+        search and have the same role in it (trial, or run with the best settings).
 
         Args:
-            tuning: study of the run and its role in it; None for a run outside any study.
-            since: time from which on the record of any run is final; empty for none.
+            run_id: id of the run.
+            tuning: search to which the run belongs, and its role in it; None for a run outside any search.
+            since: time of start from which on every record counts as final, even of a failure; empty for none.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
         return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
-        """Return True if ``find`` returns a record."""
+        """Return True if ``find`` returns a record, so that the run need not be done."""
         return self.find(run_id, tuning) is not None
 
     def has(self, run_id: str) -> bool:
-        """Return True if a run has a record, even of a failure."""
+        """Return True if the folder has a record of the run ``run_id``, even of a failure."""
         return next(self._recorded(run_id), None) is not None
 
     def clear_leftovers(self) -> None:
-        """Remove checkpoints of runs that have a record now, and files of writers that were killed more than an hour ago."""
+        """Remove checkpoints of runs that have a record by now, and temporary files that are more than an hour old."""
         for path in self.root.glob(".*"):
             with suppress(OSError):  # another process may remove the file first
                 written = path.name.startswith(TRY) or path.name.endswith(HALF)
@@ -240,7 +242,10 @@ class Store:
     def is_over(self, checkpoint: Path) -> bool:
         """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        If the checkpoint is newer than every record, it belongs to another study, which does the run again.
+        If the checkpoint is newer than every record of the run, it belongs to another search, which does the run again.
+
+        Args:
+            checkpoint: path of the checkpoint.
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
@@ -260,17 +265,17 @@ class Store:
                 yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Return a context that yields True if this process has claimed the run, and False if another process has. See
+        """Return a context that yields True if this process claimed the run ``run_id``, and False if another process has. See
         ``claimed``.
         """
         return claimed(self.claim_path(run_id))
 
     def claim_path(self, run_id: str) -> Path:
-        """Return the file with which a process claims a run. A process that dies during the run leaves it behind."""
+        """Return the path of the file with which a process claims a run. If the process dies during the run, the file remains."""
         return self.root / f".{run_id}{CLAIM}"
 
     def is_left_behind(self, run_id: str) -> bool:
-        """Return True if a process died during the run."""
+        """Return True if a process that did the run ``run_id`` died."""
         path = self.claim_path(run_id)
         return path.exists() and not is_claimed(path)
 

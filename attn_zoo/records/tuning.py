@@ -1,4 +1,7 @@
-"""Hyperparameter searches: the study that a run belongs to, and the number of trials behind a row."""
+"""Hyperparameter searches in records: the search to which a run belongs, and the number of trials behind a row.
+
+A study is one search; its id is ``study_id``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ TUNABLE = ("learning_rate", "weight_decay", "warmup_steps", "clip_norm")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Role of a run in a study: one of its trials, or a run with the best settings."""
+    """Hyperparameter search to which a run belongs, and the run's role in it: one of its trials, or a run with the best
+    settings.
+    """
 
     study: str
     """Digest of the fixed settings and the search space; see ``study_id``."""
@@ -48,13 +53,13 @@ class Tuning:
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
-    """Return the digest of what all trials of a study share: the spec without searched fields, the space, the protocol and the
-    task's version.
+    """Return the id of a search: a digest of all that its trials share.
 
-    The number of trials is not part of the digest, so a study can be continued.
+    They share the spec without the searched fields, the search space, the protocol and the task's version. The number of trials is
+    not part of the digest, so a search can be continued.
 
     Args:
-        space: values for each key, ``attention.OPTION`` or ``budget.FIELD``.
+        space: values to try for each key, which is ``attention.OPTION`` or ``budget.FIELD``.
 
     Raises:
         KeyError: the spec lacks a key.
@@ -67,13 +72,17 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """Return the value that a spec has for a search key."""
+    """Return the value that a spec has for a searched key, such as ``budget.learning_rate``."""
     group, name = _field(key)
     return spec.to_dict()[group][name]
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Return the trials of a study, each once, sorted by index."""
+    """Return the trials of a search among the records, each once, sorted by index.
+
+    Args:
+        study: id of the search.
+    """
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
@@ -82,7 +91,7 @@ def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
-    """Return the trial with the best validation score, or None if no trial is done. Of equal ones, return the first."""
+    """Return the trial with the best validation score, or None if no trial is done. Of equal trials, return the first."""
     done = [record for record in trials if record.status == "done" and record.scores.get("valid") is not None]
     if not done:
         return None
@@ -91,13 +100,14 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Return a summary of the trials of a study, as the ``Tuning`` that runs with the best settings record.
+    """Return a summary of the trials of a search, which runs with the best settings record.
 
     Args:
-        chosen: trial with the best settings; by default that with the best validation score.
+        study: id of the search.
+        chosen: trial with the best settings. By default it is the trial with the best validation score.
 
     Raises:
-        ValueError: no trial of the study is done.
+        ValueError: no trial of the search has a score.
     """
     trials = trials_of(records, study)
     best = best_of(trials) and (chosen or best_of(trials))

@@ -1,6 +1,4 @@
-"""Verification of a folder of records, which finds files that are damaged, repeated, edited, foreign or left over. It never
-writes.
-"""
+"""Check of a folder of records for files that are damaged, repeated, edited, foreign or left over. The check never writes."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Observation about one or more files that readers of the tables should know."""
+    """Observation about one or more files, of which somebody who reads the tables should know."""
 
     kind: str
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
@@ -33,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of the verification of a folder."""
+    """Result of the check of a folder of records."""
 
     records: int
     """Number of complete records."""
@@ -43,12 +41,12 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """True if nothing is wrong."""
+        """True if the check found nothing wrong."""
         return all(finding.harmless for finding in self.findings)
 
 
 def verify(root: str | Path) -> Verdict:
-    """Read every file below ``root``, and compare the records with their own ids and with each other.
+    """Read every file below ``root``. Compare the records with their own ids and with each other, and return what was found.
 
     Raises:
         FileNotFoundError: ``root`` does not exist.

@@ -1,4 +1,4 @@
-"""Shipped results: packed records that come with the package, for tables without the user's own runs."""
+"""Shipped results: packed records of our own runs that come with the package."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ TRANSPLANT = Path(__file__).parent / "transplant.json"
 
 
 def packed_file(name: str) -> Path:
-    """Return the path of the packed file of a set. The file may not exist."""
+    """Return the path of the packed file with the shipped results called ``name``. The file may not exist."""
     return Path(__file__).parent / f"{name}.jsonl.xz"
 
 
 def shipped() -> list[str]:
-    """Return the names of the sets that this installation has."""
+    """Return the names of the sets of shipped results that this installation has."""
     return [name for name in SETS if packed_file(name).is_file()]
 
 
 def default() -> Path:
-    """Return the path of the packed file of the first set that this installation has.
+    """Return the path of the packed file with the first set of shipped results that this installation has.
 
     Raises:
-        ValueError: the installation has none.
+        ValueError: this installation has no shipped results.
     """
     there = shipped()
     if not there:

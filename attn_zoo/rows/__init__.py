@@ -1,11 +1,11 @@
 """Names of rows, parsed and printed: ``NAME[:IMPLEMENTATION][[OPTION=VALUE,...]]``, as in ``linformer:sdpa[projected_length=64]``.
 
-Every command names a mechanism, its hyperparameters and its implementation this way, and tables print the same words. In a list,
-commas separate rows, and ``OPTION=A|B`` gives one row for each of the values. Importing this package does not load PyTorch.
+Every command names a mechanism, its options and its implementation this way, and tables print the same names. In a list, commas
+separate rows, and ``OPTION=A|B`` gives one row for each of the values. Importing this package does not load PyTorch.
 
 A hybrid uses several mechanisms in turn over the layers of a network: ``3*linformer[projected_length=64]+softmax`` is three layers
-of Linformer and one of softmax, repeated up to the depth. Its ``attention`` is the pattern of layers, ``3*linformer+softmax``, and
-each of its options has the name of its mechanism as a prefix, ``linformer.projected_length``.
+of Linformer and one of softmax, repeated up to the depth. The ``attention`` of a hybrid is the pattern of its layers,
+``3*linformer+softmax``. Each of its options has the name of its mechanism as a prefix, as in ``linformer.projected_length``.
 """
 
 from attn_zoo.rows.name import RowName, row_of

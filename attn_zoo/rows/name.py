@@ -1,4 +1,4 @@
-"""Name of a row in a table: a mechanism or hybrid with options and an implementation, in the syntax of commands."""
+"""Name of a row in a table: a mechanism, or a hybrid of several, with its options and implementation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[\w.+/-]+")
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """A mechanism, or a hybrid of several, with the given options and an implementation."""
+    """Name of a row: a mechanism, or a hybrid of several, with the given options and an implementation."""
 
     attention: str
     """Name of the mechanism; for a hybrid the pattern of its layers, such as ``3*linformer+softmax``."""
@@ -37,21 +37,21 @@ class RowName:
         return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
 
     def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
-        """Return True if a layer matches this row. Options that the row leaves out match any value, and so does implementation
-        ``auto``.
+        """Return True if a layer with this mechanism, these options and this implementation matches the row.
+
+        Options that the row leaves out match any value, and the row's implementation ``auto`` matches any implementation.
         """
         same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
         return attention == self.attention and same and self.implementation in ("auto", implementation)
 
     @property
     def is_hybrid(self) -> bool:
-        """True if the row has several mechanisms."""
+        """True if the row uses several mechanisms."""
         return "+" in self.attention
 
     @property
     def turn(self) -> tuple[str, ...]:
-        """Mechanisms of the layers in one period of the pattern, from the first layer on. There is one name unless the row is a
-        hybrid.
+        """Mechanism of each layer in one period of the pattern. If the row is not a hybrid, there is one mechanism.
 
         Raises:
             ValueError: ``attention`` is not a valid pattern of a hybrid.
@@ -69,8 +69,9 @@ class RowName:
         return tuple(found)
 
     def parts(self) -> list[RowName]:
-        """Return one row per mechanism of a hybrid, in the order of their first layers. If the row is not a hybrid, return the row
-        itself.
+        """Return one row for each mechanism of a hybrid, in the order of their first layers.
+
+        If the row is not a hybrid, return the row itself.
 
         Raises:
             UnknownNameError: an option belongs to no mechanism of the hybrid.
@@ -97,11 +98,11 @@ class RowName:
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """Return a copy of the row with ``change`` applied to each part."""
+        """Return a copy of the row in which ``change`` was applied to the row of each mechanism."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
-        """Return the row of each layer of a network.
+        """Return for each of the ``depth`` layers of a network the row of its mechanism.
 
         Raises:
             ValueError: the network has fewer layers than the pattern of the hybrid.
@@ -125,15 +126,16 @@ class _Run(Protocol):
 
 
 def row_of(run: _Run) -> RowName:
-    """Return the row of a run: its mechanism or hybrid, with options and implementation."""
+    """Return the name of a run's row: its mechanism or hybrid, with options and implementation."""
     return RowName(run.attention, run.options, run.implementation)
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Return the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to one period.
+    """Return a row for the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to one
+    period.
 
     Args:
-        turn: mechanism of each layer, two or more different ones.
+        turn: mechanism of each layer; at least two of them differ.
         parts: row of each mechanism, in the order of their first layers.
     """
     rows = list(parts)
@@ -153,7 +155,7 @@ def _runs(turn: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def written(value: Any) -> str:
-    """Return the value of an option as text in the name of a row."""
+    """Return the value of an option as text, as it stands in the name of a row."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.name if isinstance(value, Enum) else str(value)

@@ -1,4 +1,4 @@
-"""Parsing of rows from text or arguments. Options are converted to the types that the mechanisms declare."""
+"""Parsing of row names from text or arguments. Options are converted to the types that the mechanisms declare."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FORM = (
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
-    """Parse the rows in one or more texts, and convert their options to the types that the mechanisms declare.
+    """Return the rows that one or more texts name, with options of the types that the mechanisms declare.
 
     Args:
         texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
-        plain: reason why no row may name an implementation, for a command that runs the plain form of each; empty allows it.
-        hybrids: True for a command on networks of several layers, which a hybrid needs.
+        plain: reason why no row may name an implementation, which the error states. If it is empty, rows may name one.
+        hybrids: True if hybrids are allowed, which need a network of several layers.
 
     Raises:
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: a mechanism, implementation or option is unknown.
         ValueError: a text is not a row, a row is named twice, none is named, an option breaks its rule, or a row is a hybrid and
             ``hybrids`` is False.
     """
@@ -51,10 +51,13 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
 
 def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
-    """Parse a text that must name exactly one row. See ``rows_of``.
+    """Return the row that a text names. It must name exactly one. See ``rows_of``.
+
+    Args:
+        key: key or option of the command line, for messages.
 
     Raises:
-        UnknownNameError, ValueError: as of ``rows_of``, or there are several rows.
+        UnknownNameError, ValueError: as ``rows_of``, or the text names several rows.
     """
     row, *others = rows_of(text, hybrids=hybrids)
     if others:
@@ -63,11 +66,11 @@ def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
 
 
 def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
-    """Return the row for the arguments of a function. ``attention`` can be a hybrid that is written as in a command.
+    """Return the row for the arguments of a function. ``attention`` can be a hybrid, written as on the command line.
 
     Raises:
-        UnknownNameError: a hybrid names no such attention, implementation or option.
-        ValueError: the hybrid is malformed, has alternative values, or breaks a rule.
+        UnknownNameError: a hybrid names an unknown mechanism, implementation or option.
+        ValueError: the hybrid is malformed, an option has alternative values, or an option breaks its rule.
     """
     if "+" not in attention:
         return RowName(attention, options, implementation)
@@ -79,7 +82,7 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
 
 
 def read_rows(text: str) -> list[RowName]:
-    """Parse a text into one row, or into several if an option has alternative values. Options stay text.
+    """Return the rows that a text names: one, or several if an option has alternative values. Options remain text.
 
     Raises:
         ValueError: the text is not a row.
@@ -125,10 +128,10 @@ def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Split a text at separators that are outside of brackets and quotes. An empty text has no parts.
+    """Return the parts of a text between separators that are outside of brackets and quotes. An empty text has no parts.
 
     Raises:
-        ValueError: a bracket or quote is not closed, or closed without being open.
+        ValueError: a bracket or quote is not closed, or is closed without being open.
     """
     parts, open_brackets, quote, escaped = [""], 0, "", False
     for character in text:
@@ -150,10 +153,10 @@ def split(text: str, separator: str = ",") -> list[str]:
 
 
 def typed(row: RowName) -> RowName:
-    """Convert the options of a row to the types that its mechanism declares, and check their values.
+    """Return the row with options of the types that its mechanism declares, after checking their values.
 
     Raises:
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: the mechanism, an implementation or an option is unknown.
         ValueError: an option has the wrong type or breaks its rule.
     """
     return row.changed(_typed)
@@ -172,17 +175,19 @@ def _typed(row: RowName) -> RowName:
 
 
 def attention_version(row: RowName) -> int:
-    """Return the version on the card of a mechanism. For a hybrid, return 1 plus the sum of (version - 1) over its mechanisms."""
+    """Return the version on the card of a row's mechanism. For a hybrid, return 1 plus the sum of (version - 1) over its
+    mechanisms.
+    """
     from attn_zoo.registry import card
 
     return 1 + sum(card(part.attention).version - 1 for part in row.parts())
 
 
 def convert_options(row: RowName) -> RowName:
-    """Convert the options of a row with ``typed_options``, without checking the rules of its mechanism.
+    """Return the row with options converted by ``typed_options``. The mechanism's rules for their values are not checked.
 
     Raises:
-        UnknownNameError: no such attention or option.
+        UnknownNameError: the mechanism or an option is unknown.
         ValueError: an option cannot be converted.
     """
     from attn_zoo.registry import card
@@ -194,17 +199,28 @@ def convert_options(row: RowName) -> RowName:
 
 
 def option(default: Any, words: str) -> Any:
-    """Return a dataclass field for a key of the command line, with its default and help text."""
+    """Return a field of an options dataclass, for a key of the command line.
+
+    Args:
+        default: default of the field.
+        words: help text of the key.
+    """
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
     return field(default=default, metadata={"help": words})
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values to the types of the fields of a dataclass. Text becomes a number, a truth value or a member of an enumeration.
+    """Return values converted to the types of the fields of a dataclass. Text becomes a number, a truth value or a member of an
+    enumeration.
+
+    Args:
+        owner: name of the mechanism or task, for messages.
+        kind: the dataclass.
+        given: values by name of field.
 
     Raises:
-        UnknownNameError: no such field.
+        UnknownNameError: a name is not a field.
         ValueError: a value cannot be converted.
     """
     from omegaconf import OmegaConf
@@ -269,7 +285,10 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """Return an option for each row: the only one that differs among the rows of its mechanism and implementation; else None."""
+    """Return for each row the name of the only option that varies among the rows of its mechanism and implementation.
+
+    It is None if no option varies, or several do.
+    """
     found: list[str | None] = []
     for row in rows:
         alike = [other.options for other in rows if (other.attention, other.implementation) == (row.attention, row.implementation)]

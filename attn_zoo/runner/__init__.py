@@ -1,4 +1,4 @@
-"""Execution of runs. A run takes a spec and gives a record."""
+"""Execution of runs: a run takes a spec (all settings) and returns a record (its results)."""
 
 from attn_zoo.runner.execute import resolve_spec, run
 from attn_zoo.runner.train import Progress

@@ -1,4 +1,4 @@
-"""Checkpoint of a run that has no record yet: one safetensors file with JSON in its header, replaced as a whole."""
+"""Checkpoint of a run that is not finished: one safetensors file with JSON in its header, which is always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _FORMAT = 4
 
 
 class CheckpointError(ValueError):
-    """Error for a checkpoint from which this run cannot continue."""
+    """Error for a checkpoint from which a run cannot continue."""
 
 
 class Checkpoint:
-    """Checkpoint of one run, in a hidden file in the folder of records.
+    """Checkpoint of one run: a hidden file in the folder of records, from which an interrupted run continues.
 
     Args:
         root: folder of the records.
-        run_id: id of the run; a checkpoint of another run is refused.
-        every: steps between two checkpoints; 0 for checkpoints by ``minutes`` only.
-        minutes: minutes between two checkpoints, each saved at the end of a step; 0 for checkpoints by ``every`` only.
+        run_id: id of the run. A checkpoint of another run is not used.
+        every: steps between two checkpoints; 0 to save by ``minutes`` only.
+        minutes: minutes between two checkpoints, which are saved at the end of a step; 0 to save by ``every`` only.
 
     Raises:
         ValueError: ``every`` or ``minutes`` is negative or infinite.
@@ -60,7 +60,9 @@ class Checkpoint:
         self._complained = False
 
     def open(self) -> str | None:
-        """Read the file if there is one, and return a message for the user. An unusable file is renamed, not deleted."""
+        """Read the checkpoint if there is one, and return a message for the user. A checkpoint that cannot be used is renamed, not
+        deleted.
+        """
         try:
             if not self.path.exists():
                 return None
@@ -77,16 +79,16 @@ class Checkpoint:
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
 
     def is_past_pretraining(self) -> bool:
-        """Return True if the state that ``open`` found is past pretraining."""
+        """Return True if the checkpoint that ``open`` read was saved after pretraining."""
         return self._found is not None and not self._found[1]["pretraining"]
 
     def due(self, step: int) -> bool:
-        """Return True if a checkpoint is due after this step."""
+        """Return True if a checkpoint must be saved after this step."""
         by_clock = self.minutes and time.monotonic() - self._saved_at >= 60 * self.minutes
         return bool(by_clock or (self.every and step % self.every == 0))
 
     def resume(self, training: Training) -> None:
-        """Restore the state that ``open`` found, if there is one.
+        """Set a training to the state that ``open`` read. Without a checkpoint, do nothing.
 
         Raises:
             CheckpointError: the checkpoint belongs to another network.
@@ -103,9 +105,9 @@ class Checkpoint:
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Save the state. The old file is replaced as a whole.
+        """Save the state of a training. The old checkpoint is replaced as a whole.
 
-        A write error, such as a full disk, is reported once and does not end the run, because the run can still be recorded.
+        A write error, such as a full disk, is reported once. It does not end the run, because the result can still be recorded.
         """
         self._saved_at = time.monotonic()
         tensors, facts = pack(training)
@@ -118,14 +120,16 @@ class Checkpoint:
                 print(terminal(said), file=sys.stderr)
 
     def hand_on(self, training: Training) -> None:
-        """Save the state after the last step for a longer run of the same spec, if there is one."""
+        """Save the state after the last step as the checkpoint of a run with more steps and otherwise equal spec, if one is
+        planned.
+        """
         if self.longer is not None:
             heir = Checkpoint(self.path.parent, self.longer)
             heir.environment = self.environment
             heir.save(training)
 
     def remove(self) -> None:
-        """Delete the file after the run was recorded."""
+        """Delete the checkpoint, because the run was recorded."""
         with suppress(OSError):  # in a read-only folder the file stays, but nothing reads it: the run is recorded
             self.path.unlink(missing_ok=True)
 

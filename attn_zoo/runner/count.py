@@ -1,4 +1,4 @@
-"""Cost of the network of a run, counted on a copy on the meta device, where tensors have shapes but no values."""
+"""Counted costs of a run's network. They are counted on a copy on the meta device, where tensors have shapes but no values."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ LONG = 4096
 
 
 def has_dropout(spec: RunSpec) -> bool:
-    """Return True if training uses dropout in the network or in a mechanism."""
+    """Return True if a run trains with dropout in its network or its mechanism."""
     return bool(spec.model.dropout) or any(part.options.get("dropout") for part in row_of(spec).parts())
 
 
 def counted_implementation(spec: RunSpec) -> str:
-    """Return the implementation whose FLOPs the card counts. For a hybrid, return one for each mechanism."""
+    """Return the implementation whose FLOPs the card of a run's mechanism counts. For a hybrid whose mechanisms differ in it, they
+    are joined by ``+``.
+    """
     names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
     return names[0] if len(set(names)) == 1 else "+".join(names)
 
 
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
-    """Return the geometry of the mechanisms of a run."""
+    """Return the geometry (heads, head width, lengths, direction) for which the mechanisms of a run are built."""
     model = spec.model
     sizes = model.heads, model.dim // model.heads, task.positions, task.positions
     return Geometry(*sizes, task.causal, model.key_value_heads, model.latent_dim)
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
-    """Count ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and
-    ``activation_bytes_per_example``.
+    """Return the counted costs of a run's network for one example.
 
-    The result also holds ``pretraining_flops_per_example``, if the run has pretraining, and the counts of ``count_mechanisms``.
+    They are ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward),
+    ``activation_bytes_per_example``, with pretraining ``pretraining_flops_per_example``, and the counts of ``count_mechanisms``.
+
     Examples have full length and no padding. FLOPs are those of the card's ``counted_implementation``. Activation bytes are those
-    that autograd saves for a training batch, without the loss, divided by its examples. They are counted only if they must equal
-    those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU, ``sdpa``.
-    Counts that depend on more than shapes are left out.
+    that autograd saves for a training batch, without the loss, divided by the number of examples. They are counted only if they
+    must equal those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU,
+    ``sdpa``. A count that depends on more than shapes is left out.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
@@ -72,8 +75,8 @@ def _flops(model: nn.Module, batch: Batch) -> tuple[int, int]:
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     """Return the costs of the attention mechanisms of all layers, without projections, by the formulas of their cards.
 
-    The keys are ``mechanism_flops`` (forward, one example), in causal tasks ``state_bytes`` and, if every mechanism supports
-    4,096 tokens with these options, the same at that length: ``mechanism_flops_4096`` and ``state_bytes_4096``.
+    The keys are ``mechanism_flops`` (forward, one example) and, for causal tasks, ``state_bytes``. If every mechanism supports
+    4,096 tokens with these options, ``mechanism_flops_4096`` and ``state_bytes_4096`` give the same at that length.
     """
     geometry = geometry_of(spec, task)
     counted = _sum_of_layers(spec, geometry, "")
@@ -106,7 +109,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
     """Return the FLOPs of a pretraining step, forward and backward, for one example of full length.
 
     Raises:
-        UnsupportedError: the task has no pretraining.
+        UnsupportedError: the task does not support pretraining.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)

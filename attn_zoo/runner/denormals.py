@@ -1,4 +1,4 @@
-"""Handling of denormal numbers, which slow down a processor: they become zero while a network is trained."""
+"""Context in which the processor rounds denormal (extremely small) numbers to zero, because computing with them is slow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attn_zoo.process_state import flushes_denormals
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Return a context that sets denormal numbers to zero in this thread, and in PyTorch's threads if they start inside.
+    """Return a context in which this thread rounds denormal numbers to zero. So do PyTorch's threads if they start inside.
 
-    Gradients that vanish become denormal, and arithmetic with denormal numbers is slow on a processor.
+    Gradients that vanish become denormal, and a processor computes slowly with denormal numbers.
     """
     before = flushes_denormals()
     torch.set_flush_denormal(True)

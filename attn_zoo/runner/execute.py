@@ -1,4 +1,4 @@
-"""Execution of one run from its spec to its record. A failed run gives a record as well."""
+"""Execution of one run, which takes a spec and returns a record. A run that fails has a record as well."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ _REASON = 10_000
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
-    """Fill in every default and the device, so that the spec states everything that the run depends on.
+    """Return the spec with every default and the device filled in, so that it states all settings on which the run depends.
 
-    Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` stays as requested:
-    ``auto`` is resolved on the device, when the run is built. Until a criterion, the seed of a run also draws the examples of a
-    task that generates them (its option ``data_seed``).
+    Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` is not changed, because
+    ``auto`` is resolved when the run is built on its device. If training ends at a criterion and the task generates its examples,
+    the seed of the run also becomes the seed of the examples (the task's option ``data_seed``).
 
     Args:
         locations: task options with the locations of data, for a task whose length depends on its data.
 
     Raises:
-        UnknownNameError: no such attention, task, option or implementation.
+        UnknownNameError: the mechanism, the task, an option or the implementation is unknown.
         ValueError: an option, size, device or precision is out of its range, or the network has too few layers for its hybrid.
     """
     task_entry = task_card(spec.task)
@@ -119,16 +119,17 @@ def run(
     checkpoint: Checkpoint | None = None,
     kept: KeptWeights | None = None,
 ) -> RunRecord:
-    """Train a network, test it once and return the record.
+    """Train a network, test it once and return the record of the run.
 
-    The last weights are tested; with a fixed budget, those with the best validation score.
-
-    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. Only two cases give no
-    record: an interrupt from outside, and a checkpoint of another network.
+    With a fixed budget, the weights with the best validation score are tested; with a criterion, the last weights. A run that fails
+    has a record with its ``status`` and ``reason``. There is no record after an interrupt from outside, and for a checkpoint of
+    another network.
 
     Args:
+        spec: settings of the run, as ``resolve_spec`` returns them.
+        progress: observer that is told about each step.
         locations: task options with the locations of data (``TaskCard.locations``).
-        checkpoint: checkpoint to resume from and to save to.
+        checkpoint: checkpoint from which the run continues, and to which it saves.
         kept: writer of weight files after chosen steps.
 
     Raises:
@@ -155,7 +156,12 @@ def run(
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
-    """Return the record of a run whose process ended before the run did, in every attempt."""
+    """Return the record of a run whose process ended before the run did, each time that it was tried.
+
+    Args:
+        status: status of the run.
+        reason: how the processes ended.
+    """
     record = _Found(settings=unusual()).record(spec, status, reason, task_card(spec.task))
     return replace(record, environment={**record.environment, DIED: True})
 

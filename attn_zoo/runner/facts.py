@@ -1,4 +1,4 @@
-"""Facts from the cards of mechanisms and tasks. Each record has a copy of them, so tables do not need the cards."""
+"""Facts from the cards of mechanisms and tasks. Each record has a copy, so tables can be made without the mechanisms and tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from attn_zoo.runner.metrics import measure_named
 
 
 def attention_facts(row: RowName) -> dict[str, Any]:
-    """Return the facts of a mechanism's card, or of all cards of a hybrid. A hybrid is a control if all its mechanisms are
-    controls.
+    """Return the facts on the card of a row's mechanism. For a hybrid, they are combined from the cards of all its mechanisms.
+
+    A hybrid is a control if all its mechanisms are controls.
     """
     if not row.is_hybrid:
         return _card_facts(card(row.attention))
@@ -44,7 +45,14 @@ def _card_facts(entry: AttentionCard) -> dict[str, Any]:
 
 
 def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, criterion: str | None = None) -> dict[str, Any]:
-    """Return the facts of a task's card and, once the task is built, of its spec and data."""
+    """Return the facts on the card of a task and, if the task was built, the facts of its spec and data.
+
+    Args:
+        entry: card of the task.
+        spec: spec of the built task; None if it was not built.
+        data_title: title of the data set; None if it is not known.
+        criterion: rule by which training ends at a criterion; None for a fixed budget.
+    """
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
     facts["higher_is_better"] = measure_named(entry.metric).higher_is_better

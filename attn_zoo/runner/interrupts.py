@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: they wait until a checkpoint is saved."""
+"""Handling of Ctrl-C and SIGTERM during a run, which wait until a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """Stop of a run by a signal. It is not an ``Exception``, because the run did not fail."""
+    """Exception with which a signal stops a run. It is not an ``Exception``, because the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """Return the exception that the signal asks for: Interrupted, or Terminated with the status of a terminated process."""
+        """Return the exception that ends the process: ``Interrupted`` after SIGINT, or ``Terminated`` with the usual exit
+        status.
+        """
         return Interrupted() if self.number == signal.SIGINT else Terminated(128 + self.number)
 
 
 class Interrupts:
-    """Context that delays the first SIGINT or SIGTERM. Another signal more than ``PATIENCE`` seconds later takes effect at once.
+    """Context that delays the first SIGINT or SIGTERM until the run asks for it.
 
-    Python handles signals in its main thread only, so contexts in other threads delay nothing. If a signal already has a handler,
-    it keeps it; submitit, for example, has one that puts the job into the queue again.
+    Another signal more than ``PATIENCE`` seconds later takes effect at once. Python handles signals in its main thread only, so a
+    context in another thread delays nothing. If somebody else has set a handler for a signal, that handler stays. For example,
+    submitit sets one that puts a job back into the queue.
     """
 
     def __init__(self) -> None:
@@ -67,5 +70,5 @@ class Interrupts:
 
 
 def asked() -> int:
-    """Return the number of the delayed signal, or 0 if there is none."""
+    """Return the number of the signal that is delayed, or 0 if there is none."""
     return max((held.number for held in _HELD), default=0)

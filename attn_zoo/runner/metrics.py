@@ -1,4 +1,4 @@
-"""Metrics. Each gives one number per split, computed over all of its examples."""
+"""Metrics, such as accuracy. Each gives one number for a set of examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVALUATION_TOKENS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric with the name that it has on the card of a task."""
+    """Metric, with its name on task cards and the function that makes its meter."""
 
     name: str
     higher_is_better: bool
@@ -37,11 +37,11 @@ class Measure:
 
 
 class Meter:
-    """Sums of counts over all answers so far, from which a metric is computed.
+    """Running computation of a metric: it adds up counts over all answers, from which the metric is computed.
 
     Args:
-        count: function from outputs of shape (answers, classes) and their labels to sums over the answers.
-        figure: function from the sums of the counts to the metric.
+        count: function that returns the counts of some answers, from outputs of shape (answers, classes) and their labels.
+        figure: function that returns the metric, from the sums of the counts.
     """
 
     def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | float]], figure: Callable[..., float]) -> None:
@@ -52,15 +52,20 @@ class Meter:
     def update(
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
-        """Add the counts of some answers."""
+        """Add the counts of some answers.
+
+        Args:
+            scores: outputs of the network.
+            labels: label of each answer.
+        """
         counts = [float(count) for count in self._count(scores, labels)]
         self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
     def compute(self) -> float:
-        """Return the metric over all answers so far, rounded to float32.
+        """Return the metric over all answers added so far, rounded to float32.
 
         Raises:
-            ValueError: there are no answers.
+            ValueError: no answers were added.
         """
         if not self._sums:
             raise ValueError("a metric must get at least one prediction; got none")
@@ -165,7 +170,7 @@ MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _MEASURE
 
 
 def measure_named(name: str) -> Measure:
-    """Return the metric of this name.
+    """Return the metric called ``name``.
 
     Raises:
         UnknownNameError: no metric has this name; the message lists those that exist.
@@ -176,7 +181,7 @@ def measure_named(name: str) -> Measure:
 
 
 def measure_of(name: str, spec: TaskSpec) -> Measure:
-    """Return the metric of this name, after checking that it fits the task's kind of problem.
+    """Return the metric called ``name``, after checking that it fits the task's kind of problem.
 
     Raises:
         UnknownNameError: no metric has this name; the message lists those that exist.
@@ -189,7 +194,9 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Return the outputs and labels of a batch: one per example, or one per scored position."""
+    """Return the outputs of a network for a batch, and their labels. There is one for each example, or one for each scored
+    position.
+    """
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -200,7 +207,14 @@ def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers clas
 def evaluate(
     model: nn.Module, examples: Examples, spec: TaskSpec, measure: Measure, accelerator: Accelerator, limit: int | None = None
 ) -> float:
-    """Return the metric over every example, or over the first ``limit``. Errors are those of ``evaluate_parts``."""
+    """Return the metric of a network over all examples.
+
+    Args:
+        limit: number of first examples to which the evaluation is limited; None for all.
+
+    Raises:
+        StoppedError: a delayed signal stops the run.
+    """
     count = len(examples) if limit is None else min(limit, len(examples))
     return evaluate_parts(model, examples, spec, measure, accelerator, {"all": torch.ones(count, dtype=torch.bool)})["all"]
 
@@ -214,10 +228,13 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """Return the metric over each part of the first ``count`` examples, or of their positions. Each example is read once.
+    """Return the metric of a network over each part of the examples. Each example is read once.
+
+    Args:
+        parts: for each part a mask over the first ``count`` examples, or over their positions.
 
     Raises:
-        StoppedError: a deferred signal stops the run.
+        StoppedError: a delayed signal stops the run.
     """
     was_training = model.training
     model.eval()
@@ -244,10 +261,10 @@ def evaluate_parts(
 
 
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
-    """Return the chance level: the test score of the constant prediction that fits the training labels best.
+    """Return the chance level: the test score of always giving the constant answer that fits the training labels best.
 
-    The prediction is the class frequencies. For ``multi_label``, it is the set of most frequent classes with the best training
-    score; for ``regression``, it is the mean label.
+    The constant answer is the frequencies of the classes. For ``multi_label``, it is the set of most frequent classes with the best
+    training score. For ``regression``, it is the mean label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
     if spec.problem == "regression":

@@ -1,4 +1,4 @@
-"""Time limit for single calls of a network. A process whose call never returns is ended."""
+"""Time limit for each call of a network. If a call does not return in time, the process is ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ _watched: list[tuple[float, IO[str]]] = []
 
 @contextmanager
 def watched(limit: float, path: Path) -> Iterator[None]:
-    """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds. 0 means no limit.
+    """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds.
 
-    A thread that does not need the Python interpreter writes into ``path`` where the process hangs, and ends the process.
+    A thread that does not need the Python interpreter ends the process, and first writes to ``path`` where the process hangs.
+
+    Args:
+        limit: time limit in seconds; 0 for none.
+        path: file for the place at which the process hangs.
     """
     if not limit:
         yield
@@ -37,13 +41,17 @@ def watched(limit: float, path: Path) -> Iterator[None]:
 
 
 def beat() -> None:
-    """Report that a call has returned."""
+    """Report that a call has returned, which starts the time limit anew."""
     if _watched:
         _wait(*_watched[-1])
 
 
 def place_of_hang(path: Path) -> str | None:
-    """Return the function, file and line at which a process hung when ``watched`` ended it, or None if it did not end any."""
+    """Return the function, file and line at which a process hung when ``watched`` ended it, or None if it did not end the process.
+
+    Args:
+        path: file that was given to ``watched``.
+    """
     try:
         threads = path.read_text(encoding="utf-8", errors="replace").split("Thread ")
     except OSError:

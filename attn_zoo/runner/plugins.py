@@ -1,4 +1,4 @@
-"""Settings of the process that plugins changed in a run."""
+"""Sentences about settings of the process that plugins changed during a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from attn_zoo.rows import row_of
 
 
 def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences about the settings that the plugins of a run changed during import and during the run. Warn about the
-    latter.
+    """Return sentences about the settings of the process that a run's plugins changed: during their import, and during the run.
+
+    A warning is issued about those that changed during the run.
 
     Args:
-        changed: names of the settings that changed in the run.
+        changed: names of the settings that changed during the run.
     """
     entries: list[AttentionCard | TaskCard] = [*(card(part.attention) for part in row_of(spec).parts()), task_card(spec.task)]
     plugins = [entry for entry in entries if not entry.origin.startswith("attn_zoo.")]

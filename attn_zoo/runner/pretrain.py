@@ -38,10 +38,10 @@ def pretrain(
     state: Trained,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train ``reader`` and the encoder that it shares for ``budget.pretrain_steps`` steps, unless a checkpoint is already past
-    them.
+    """Train ``reader``, and the encoder that it shares, to predict masked tokens for ``budget.pretrain_steps`` steps.
 
-    Batches and masks depend on the seed alone. Other arguments and errors are those of ``train``.
+    If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The other arguments
+    and the errors are those of ``train``.
     """
     if checkpoint is not None and checkpoint.is_past_pretraining():
         return
@@ -61,10 +61,11 @@ def pretrain(
 
 
 def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
-    """Mask some input tokens, and return them as labels of their positions. A pair becomes two sequences.
+    """Return a batch in which some tokens are masked. Their labels are the original tokens. A pair of sequences becomes two
+    examples.
 
     Args:
-        vocabulary: upper bound (exclusive) of the ids of random tokens.
+        vocabulary: number of ids from which random tokens are drawn.
         chance: generator of all random draws.
     """
     ids = batch.inputs.flatten(0, -2)
@@ -79,5 +80,5 @@ def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
 
 
 def asked_tokens(tokens: Tensor) -> Tensor:
-    """Return how many tokens must be predicted in sequences of ``tokens`` tokens."""
+    """Return for each sequence length in ``tokens`` how many tokens must be predicted."""
     return (tokens * PER_CENT // 100).clamp(min=1)

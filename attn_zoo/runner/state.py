@@ -1,4 +1,4 @@
-"""State of a training run: everything that the remaining steps depend on, as tensors and plain data."""
+"""State of a training run: all that the remaining steps depend on, as tensors and plain data for a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class Trained:
-    """Results of training so far. ``best_weights`` are the weights with the best validation score."""
+    """Results of a training so far, such as its curve, its times and the weights with the best validation score."""
 
     best_valid: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
@@ -42,7 +42,12 @@ class Trained:
     steps) and its environment."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
-        """Add the time of a step."""
+        """Add the time of one step.
+
+        Args:
+            seconds: time of the step.
+            pretraining: True for a step of pretraining, whose time is counted separately.
+        """
         if pretraining:
             self.pretrain_seconds += seconds
             return
@@ -51,8 +56,9 @@ class Trained:
 
 
 class BatchSource(Iterator[Batch]):
-    """Source of endless batches, shuffled again every epoch and augmented. They depend on the seed alone, so every mechanism sees
-    the same.
+    """Endless source of batches, whose examples are shuffled again every epoch and augmented.
+
+    Batches depend on the seed alone, so every mechanism is trained on the same.
     """
 
     def __init__(self, examples: Examples, batch_size: int, seed: int, augment: Augment) -> None:
@@ -74,13 +80,14 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """Return the states of the generators and the position in the epoch. The state of the order is that before this epoch was
-        shuffled.
+        """Return the states of the random generators and the position in the epoch.
+
+        The state of the generator that shuffles is that before it shuffled this epoch.
         """
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Restore a result of ``state``. At position 0, the next batch shuffles the epoch."""
+        """Restore a state that ``state`` returned. At position 0, the next batch shuffles the examples again."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0
@@ -91,7 +98,7 @@ class BatchSource(Iterator[Batch]):
 
 @dataclass
 class Training:
-    """Training in progress: model, optimiser, data and results after ``step`` steps. ``loss`` is that of the last step."""
+    """Training in progress: model, optimiser, data and results after ``step`` steps."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -108,7 +115,7 @@ class Training:
 
 
 def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state as tensors by name on the CPU, and plain data that JSON can hold."""
+    """Return the state of a training as tensors on the CPU by name, and as plain data that JSON can hold."""
     source, state = training.source, training.state
     assert isinstance(source, BatchSource)
     order, at = source.state()
@@ -141,7 +148,7 @@ def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Restore a packed state into a training that was built for the same spec.
+    """Restore a state that ``pack`` returned, in a training that was built for the same spec.
 
     Raises:
         ValueError: the state belongs to another network.

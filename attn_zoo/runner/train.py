@@ -1,4 +1,4 @@
-"""Training loop, the same for every mechanism. Only training steps are timed."""
+"""Training loop, which is the same for every mechanism. Only training steps are timed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,25 @@ from attn_zoo.runner.weights import KeptWeights
 
 
 class Progress(Protocol):
-    """Observer of a training loop."""
+    """Observer of a training loop, such as a progress bar."""
 
     def start(self, label: str, steps: int) -> None:
-        """Note that a run of ``steps`` steps begins."""
+        """Note that a run of ``steps`` steps begins.
+
+        Args:
+            label: name of the run.
+        """
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Note that ``step`` steps are done. Steps of pretraining have negative numbers, and the last of them is 0."""
+        """Note that ``step`` steps are done. Steps of pretraining have negative numbers, and the last of them is 0.
+
+        Args:
+            loss: training loss of the step.
+            valid: validation score after the step; None if there was no validation.
+        """
 
     def stop(self) -> None:
-        """Note the end of the run, also after a failure."""
+        """Note the end of the run, even if it failed."""
 
 
 def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
@@ -54,8 +63,9 @@ class TimedOutError(TimeoutError):
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
-    """Yield endless batches, shuffled again every epoch and augmented. They depend on the seed alone, so every mechanism sees the
-    same.
+    """Return an endless source of batches, whose examples are shuffled again every epoch and augmented.
+
+    Batches depend on the seed alone, so every mechanism is trained on the same.
     """
     return BatchSource(examples, batch_size, seed, augment)
 
@@ -74,12 +84,12 @@ def train(
 ) -> None:
     """Train ``model`` in place for ``budget``. Validate every ``budget.evaluate_every`` steps and at the end.
 
-    If ``budget.until`` is the criterion, training ends as soon as the validations meet it.
-
-    ``state`` holds the results so far, also after a failure.
+    If ``budget.until`` is the criterion, training ends as soon as validation scores meet it.
 
     Args:
-        checkpoint: checkpoint to resume from and to save to; Ctrl-C and SIGTERM then wait for the end of the step and save it.
+        state: object to which the results are added. It holds the results so far even after a failure.
+        checkpoint: checkpoint from which training continues, and to which it saves. With it, Ctrl-C and SIGTERM wait for the end of
+            the step and save it.
         kept: writer of weight files after chosen steps.
 
     Raises:
@@ -105,7 +115,14 @@ def start_training(
     problem: Problem = "classification",
     pretraining: bool = False,
 ) -> Training:
-    """Return a training of the model at step 0, with the optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
+    """Return a training of the model at step 0, with the optimiser and the learning-rate schedule of ``budget``.
+
+    Args:
+        source: source of batches.
+        steps: number of steps that the schedule spans.
+        state: object to which the results are added.
+        pretraining: True for self-pretraining.
+    """
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
@@ -122,7 +139,9 @@ def start_training(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Return a context that resumes from the checkpoint. Ctrl-C or SIGTERM inside saves a new checkpoint and ends the run."""
+    """Return a context that continues a training from its checkpoint. Ctrl-C or SIGTERM inside saves a new checkpoint and ends the
+    run.
+    """
     if checkpoint is not None:
         checkpoint.resume(training)
     training.model.train()
@@ -168,7 +187,7 @@ def _remaining_steps(
 
 
 def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
-    """Do one step and time it, and save a checkpoint if one is due.
+    """Do one training step and time it. If a checkpoint is due, save it.
 
     Raises:
         DivergedError: the loss is NaN or infinite.
@@ -195,7 +214,11 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:
-    """Raise TimedOutError after ``budget.max_seconds``. The message names ``steps``, the planned number of steps."""
+    """Raise TimedOutError if the steps so far took longer than ``budget.max_seconds``.
+
+    Args:
+        steps: planned number of steps, which the message names.
+    """
     if budget.max_seconds and training.state.spent >= 1:
         done = f"{training.step} of {steps} steps{_phase(training)}"
         raise TimedOutError(f"training reached max_seconds={budget.max_seconds:g} at {done}")

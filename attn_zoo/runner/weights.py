@@ -1,4 +1,4 @@
-"""Files with the weights of a run during training, written after chosen steps, for analyses."""
+"""Files with a network's weights after chosen steps of its training, for analyses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from attn_zoo.records import RunSpec, file_stem
 
 
 class KeptWeights:
-    """Files with the weights of a run, one for each chosen step.
+    """Files with the weights of one run: one for each chosen step.
 
     Args:
-        folder: folder of the files, created if missing.
+        folder: folder of the files, which is created if missing.
         after: chosen steps; 0 is before training.
         task_version: version of the task; equal versions mean equal inputs.
 
     Raises:
-        ValueError: a step is negative, or the run does not reach it.
+        ValueError: a step is negative, or the run has fewer steps.
     """
 
     def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:
@@ -40,11 +40,11 @@ class KeptWeights:
         return sorted(step for step in self.after if not self.path(step).exists())
 
     def path(self, step: int) -> Path:
-        """Return the file for the weights after a step."""
+        """Return the path of the file with the weights after ``step``."""
         return self._folder / f"{self._stem}-step{step}{SUFFIX}"
 
     def save(self, model: nn.Module, step: int) -> None:
-        """Write the weights if the step is one of the chosen ones.
+        """Write the weights of ``model`` if ``step`` is one of the chosen steps.
 
         Raises:
             OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Templates of plugin packages: a mechanism or a task with its tests, ready to be installed, checked and run."""
+"""Templates of plugin packages: a mechanism or a task with its tests, which can be installed, checked and run as it is."""
 
 from attn_zoo.scaffold.names import require_free_name
 from attn_zoo.scaffold.package import Kind, write_package

@@ -1,4 +1,4 @@
-"""Rules for the name of a new mechanism or task, which also names a package, a value on the command line and a row in tables."""
+"""Rules for the name of a new mechanism or task. It also names the package, a value on the command line, and a row of tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def require_free_name(name: str) -> None:
     """Check that a name is valid for a package and not in use.
 
     Raises:
-        ValueError: the name is invalid or in use; the message suggests a valid one if it is similar.
+        ValueError: the name is invalid or in use. If a valid name is similar, the message suggests it.
     """
     if not _NAME.fullmatch(name):
         near = re.sub("[^a-z0-9]+", "_", _ascii(name.casefold())).strip("_")
@@ -55,7 +55,7 @@ def require_class_name(name: str) -> None:
     """Check that a name is valid for the class of a new mechanism or task.
 
     Raises:
-        ValueError: the name is not in capitalised words, or the module of the class needs it for something else.
+        ValueError: the name is not in CapWords, or it has another meaning in the module of the class.
     """
     if not _CLASS.fullmatch(name):
         near = "".join(part[:1].upper() + part[1:] for part in re.split("[^A-Za-z0-9]+", _ascii(name)))

@@ -1,4 +1,4 @@
-"""Functions that write a package from templates, without changing existing files."""
+"""Functions that write a plugin package from templates. Existing files are not changed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OWN: dict[Kind, dict[str, str]] = {
 
 
 def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = None) -> list[Path]:
-    """Write a package that registers one mechanism or task. It passes the conformance tests without changes.
+    """Write a package that registers one new mechanism or task. It passes the conformance tests as it is written.
 
     Args:
-        kind: ``attention`` or ``task``.
-        name: name of the package and of the attention or task.
-        folder: folder of the package, missing or empty.
-        class_name: name of its class; None makes one from ``name``.
+        kind: ``attention`` for a mechanism, or ``task``.
+        name: name of the package and of the mechanism or task.
+        folder: folder of the package, which must be missing or empty.
+        class_name: name of the class; None makes one from ``name``.
 
     Returns:
-        The paths of the files relative to ``folder``, sorted.
+        The paths of the written files relative to ``folder``, sorted.
 
     Raises:
         ValueError: a name is invalid or in use, or the folder is not empty; nothing is written.
@@ -56,8 +56,9 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
 
 
 def default_class_name(kind: Kind, name: str) -> str:
-    """Return a class name, such as ``MyAttention`` for ``my`` or ``my_attention``. The suffix also avoids clashes with imported
-    names.
+    """Return a class name made from ``name``, such as ``MyAttention`` from ``my`` or ``my_attention``.
+
+    The suffix ``Attention`` or ``Task`` also avoids clashes with imported names.
     """
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()

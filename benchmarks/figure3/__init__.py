@@ -1,4 +1,4 @@
-"""Figure 3 of the Linformer paper from records: cells, verdicts on the paper's claims, table and picture."""
+"""Figure 3 of the Linformer paper, made from our records: runs, verdicts on the paper's claims, table and picture."""
 
 from figure3.cells import Figure as Figure
 from figure3.cells import read_figure as read_figure

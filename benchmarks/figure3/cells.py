@@ -1,4 +1,8 @@
-"""Cells of Figure 3: the runs of a mechanism at one length, with one projected length and sharing, in one arm."""
+"""Cells and arms of Figure 3 of the Linformer paper.
+
+A cell is the runs of one mechanism at one length, with one projected length k and one kind of sharing of E and F. An arm is the
+setting under which cells are compared: with or without a short convolution, and with one initialisation of E and F.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ USUAL_START = {"projection": "learned", "init": "random", "equalised": False, "f
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arm:
-    """Setting of all cells that the figure compares."""
+    """Setting under which the figure compares cells: the short convolution, and the initialisation of Linformer's E and F."""
 
     convolution: int = 0
     """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
@@ -34,18 +38,18 @@ class Arm:
 
     @property
     def layer(self) -> str:
-        """Setting of the layer in words: ``bare``, or the width of the short convolution."""
+        """Words for the layer: ``bare`` without a short convolution, or the width of the convolution."""
         return f"short convolution of {self.convolution}" if self.convolution else "bare"
 
     @property
     def name(self) -> str:
-        """Setting of the layer, and the start of E and F if it is not the usual one."""
+        """Words for the layer and, if it is not the default, the initialisation of E and F."""
         return f"{self.layer}, {self.start}" if self.start else self.layer
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Setting that the runs of several seeds share."""
+    """Setting that several runs share, which differ only in their seed."""
 
     arm: Arm
     length: int
@@ -56,82 +60,101 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Name in tables: ``linformer, k = 64, sharing=layerwise``."""
+        """Name of the cell in tables, such as ``linformer, k = 64, sharing=layerwise``."""
         return f"{self.attention}, k = {self.k}, sharing={self.sharing}" if self.k else self.attention
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Finished runs of a cell by seed."""
+    """Finished runs of one cell, by seed."""
 
     by_seed: Mapping[int, RunRecord]
 
     def scores(self, part: str = TEST) -> dict[int, float]:
-        """Return the perplexity of a part of the test by seed. Records that do not score the part are left out."""
+        """Return the perplexity on a part of the test split, by seed. Records without this part are left out."""
         return {seed: record.scores[part] for seed, record in self.by_seed.items() if part in record.scores}
 
     def perplexity(self, part: str = TEST) -> Estimate | None:
-        """Return the perplexity of a part of the test with its interval over seeds, or None if no record scores the part."""
+        """Return the mean perplexity on a part of the test split with its interval over seeds, or None if no record has
+        this part.
+        """
         return estimate(list(self.scores(part).values()))
 
     def against(self, other: Runs, part: str = TEST) -> Estimate | None:
-        """Natural logarithm of perplexity over that of ``other``, paired by seed; None without a common seed."""
+        """Return the mean over seeds of the natural logarithm of perplexity divided by that of ``other``. Without a common seed,
+        return None.
+        """
         ours, theirs = ({seed: math.log(score) for seed, score in runs.scores(part).items()} for runs in (self, other))
         return paired(ours, theirs)
 
     def curve(self) -> list[tuple[int, Estimate]]:
-        """Return the validation perplexity by step, at the steps that every seed has."""
+        """Return pairs of a step and the mean validation perplexity, at the steps that all seeds have."""
         points = grouped((int(point["step"]), point["valid"]) for record in self.by_seed.values() for point in record.curve)
         means = ((step, estimate(values)) for step, values in sorted(points.items()) if len(values) == len(self.by_seed))
         return [(step, mean) for step, mean in means if mean is not None]
 
     def counted(self, name: str) -> int:
-        """Return the counted cost ``name`` of the network, which is equal for every seed."""
+        """Return the counted cost ``name`` of the network, such as ``parameters``, which is equal for all seeds."""
         return next(iter(self.by_seed.values())).counted[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """All recorded cells, and the cells that each panel compares."""
+    """All recorded cells of the figure, with the cells that each of its panels a to d compares."""
 
     cells: Mapping[Cell, Runs]
 
     @property
     def arms(self) -> list[Arm]:
-        """Arms of Linformer's cells, the bare ones first, and of other cells where Linformer has none."""
+        """Arms in which Linformer was run, those without a short convolution first. An arm of other mechanisms is added if
+        Linformer has none.
+        """
         arms = {cell.arm for cell in self.cells if cell.k}
         return sorted(arms | {cell.arm for cell in self.cells if cell.arm.convolution not in {arm.convolution for arm in arms}})
 
     def linformer(self, arm: Arm) -> list[Cell]:
-        """Cells of Linformer with headwise sharing in an arm, sorted by length and projected length."""
+        """Return the cells of Linformer with headwise sharing in an arm, sorted by length and projected length."""
         return sorted(cell for cell in self.cells if (cell.arm, cell.sharing) == (arm, "headwise"))
 
     def by_length(self, arm: Arm) -> dict[int, list[Cell]]:
-        """Cells by length for panels a and b: lengths with several projected lengths, the smallest k first."""
+        """Return the cells for panels a and b, by length. Only lengths with several projected lengths k are included, the smallest
+        k first.
+        """
         found = grouped((cell.length, cell) for cell in self.linformer(arm))
         return {length: cells for length, cells in found.items() if len(cells) > 1}
 
     def by_sharing(self, arm: Arm) -> list[Cell]:
-        """Cells for panel c: those of the length and projected length with the most kinds of sharing."""
+        """Return the cells for panel c, which differ in the sharing of E and F.
+
+        They have the length and the projected length for which most kinds of sharing were run.
+        """
         found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.arm == arm)
         cells = max(found.values(), key=len, default=[])
         return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
 
     def by_fixed_k(self, arm: Arm) -> list[Cell]:
-        """Cells for panel d: those of the projected length with the most lengths, the shortest first."""
+        """Return the cells for panel d, which differ in length, the shortest first.
+
+        They have the projected length for which most lengths were run.
+        """
         cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
 
     def find(self, arm: Arm, length: int, attention: str, k: int = 0, sharing: str = "") -> Runs | None:
-        """Return the runs of a cell that an arm shows, or None if there are none."""
+        """Return the runs of a cell in an arm, or None if there are none.
+
+        Args:
+            k: projected length; 0 for mechanisms other than Linformer.
+            sharing: kind of sharing of E and F; empty for mechanisms other than Linformer.
+        """
         return self.cells.get(Cell(arm if k else Arm(arm.convolution), length, attention, k, sharing))
 
 
 def read_figure(records: Iterable[RunRecord]) -> Figure:
-    """Collect the cells of the finished masked language models among records, without trials of a search.
+    """Return the figure that is made of the finished masked language models among the records. Trials of searches are left out.
 
     Raises:
-        ValueError: the records are of several experiments, which one figure must not compare.
+        ValueError: the records are of several experiments, which must not be compared in one figure.
     """
     cells: dict[Cell, dict[int, RunRecord]] = defaultdict(dict)
     settings = set()
@@ -152,7 +175,7 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
 
 
 def cell_of(record: RunRecord) -> Cell:
-    """Return the cell of a masked language model."""
+    """Return the cell to which the record of a masked language model belongs."""
     spec = record.spec
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":

@@ -1,4 +1,4 @@
-"""Claims of Section 5.1 of the Linformer paper on its Figure 3, and verdicts on them from the cells of a figure."""
+"""Claims of Section 5.1 of the Linformer paper about its Figure 3, and verdicts on them from our records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_RUN, HOLDS, FAILS, UNSURE = "not run", "holds", "does not hold", "cannot tel
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict on a claim, with the differences that it rests on."""
+    """Verdict on a claim of the paper, with the differences that support it."""
 
     word: str
     why: str = ""
@@ -27,7 +27,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of the paper on panels of the figure, and the function that judges it in one arm."""
+    """Claim of the paper about panels of the figure, and the function that returns the verdict on it in one arm."""
 
     panels: str
     text: str
@@ -35,7 +35,7 @@ class Claim:
 
 
 def per_cent(log_ratio: float) -> float:
-    """Return the difference of perplexities in per cent, from the logarithm of their ratio."""
+    """Return by how many per cent one perplexity is above another, from the logarithm of their ratio."""
     return 100 * math.expm1(log_ratio)
 
 

@@ -15,7 +15,7 @@ from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 
 
 def figure3_page(figure: Figure, format: str = "terminal") -> str:
-    """Return verdicts and perplexities as text.
+    """Return the report on Figure 3 as text: verdicts on the paper's claims, and the perplexities of all cells.
 
     Args:
         format: ``terminal`` or ``github``.
@@ -30,7 +30,7 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
 
 
 def figure3_data(figure: Figure) -> dict[str, Any]:
-    """Return verdicts, and the perplexity and record ids of every cell, as plain data."""
+    """Return the verdicts, and the perplexity and record ids of each cell, as plain data."""
     return {
         "claims": [
             {"panels": claim.panels, "claim": claim.text, "arm": arm.name, "verdict": verdict.word, "why": verdict.why}
@@ -54,7 +54,7 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
 
 
 def verdicts(figure: Figure) -> dict[Arm, dict[Claim, Verdict]]:
-    """Verdict on each claim of the paper in each arm; ``not run`` where nothing is recorded."""
+    """Return the verdict on each claim of the paper in each arm. Without records for a claim, it is ``not run``."""
     return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [Arm()]}
 
 

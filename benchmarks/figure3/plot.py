@@ -1,4 +1,4 @@
-"""Plot of Figure 3: validation perplexity over training steps, in up to four panels for each arm."""
+"""Picture of Figure 3: validation perplexity over training steps, with up to four panels for each arm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Line = tuple[Cell, str]
 
 
 def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
-    """Draw mean and interval over seeds of every curve, and write the figure to each path.
+    """Draw the mean and the interval over seeds of each curve, write the picture to each path, and return the paths.
 
     Raises:
         ValueError: no cell is recorded.
@@ -53,7 +53,9 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
 
 
 def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
-    """Panels a to d of an arm: the title of each, and its cells with their names; no cells where a panel has none to compare."""
+    """Return the title of each panel a to d of an arm, and its cells with their names. A panel without a comparison has no
+    cells.
+    """
     found: list[tuple[str, list[Line]]] = []
     lengths = list(figure.by_length(arm).items())[-2:]
     for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:
