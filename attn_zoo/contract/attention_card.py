@@ -28,7 +28,7 @@ class AttentionCard:
     name: str
     title: str
     paper: str
-    """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
+    """Authors, year and identifier of the paper, such as ``Wang et al. 2020, arXiv:2006.04768``."""
     equation: str
     """Number of the equation, or section of the paper, that the code computes."""
     can: Capabilities

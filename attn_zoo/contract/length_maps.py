@@ -103,7 +103,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Raise an error if the mechanism cannot have this number of keys. Mechanisms with such a limit override this method.
+        """Raise an error if the mechanism does not support this number of keys. Mechanisms with such a limit override this method.
 
         Raises:
             UnsupportedError: the message names the limit and a remedy.

@@ -22,9 +22,11 @@ class MemoryState:
     """Recurrent state with one matrix S per head. Its size does not depend on the number of tokens read."""
 
     summed: Float[Tensor, "batch heads m d"]
-    """S: Σ φ(k) vᵀ, or the mechanism's own recurrence; where outputs are averages, its last column is z = Σ φ(k)."""
+    """The matrices S: sums Σ φ(k) vᵀ, or the result of the mechanism's own recurrence. If outputs are averages, the last column of
+    S is z = Σ φ(k).
+    """
     position: int = 0
-    """Number of tokens read."""
+    """Number of tokens read so far."""
 
     @property
     def nbytes(self) -> int:

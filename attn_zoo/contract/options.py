@@ -21,7 +21,7 @@ class Bound:
 
     holds: Callable[[Any], bool]
     words: str
-    """The rule as the error states it after the name of the option: ``must be at least 0, because it counts blocks``."""
+    """Rule as the error message states it after the name of the option: ``must be at least 0, because it counts blocks``."""
     advice: Callable[[Any], str] = lambda value: ""
     """Function from the value that came to the last part of the error message, which says what to write instead."""
 
@@ -65,7 +65,7 @@ WINDOW = replace(
     advice=lambda window: f"write {max(1, window + 1)} for {max(0, window // 2)} on either side",
 )
 WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of reach"),)
-"""Value of ``Attention.saturates`` for a window."""
+"""Value of ``Attention.saturates`` for mechanisms with a window. A window as wide as the input hides hardly any key."""
 
 
 def bounded(default: Any, bound: Bound = COUNT) -> Any:
@@ -96,7 +96,7 @@ class DropoutOptions:
     """Base class for the options of mechanisms with attention weights, to which dropout applies."""
 
     dropout: float = field(default=0.0, kw_only=True, metadata={BOUND: RATE})
-    """Share of attention weights set to zero in training."""
+    """Probability of setting an attention weight to zero in training."""
 
 
 @dataclass
@@ -104,8 +104,9 @@ class SinkOptions:
     """Base class for the options of mechanisms whose softmax can have sinks."""
 
     sinks: bool = field(default=False, kw_only=True, metadata={_LATER: True})
-    """One learned logit for each head is added to the denominator of the softmax. It has no key, no value and no 1/√d, starts at 0,
-    and lets a query attend to nothing."""
+    """If true, the denominator of the softmax has one more term per head: the exponential of a learned number that starts at 0.
+    This sink has no key, no value and no factor 1/√d. It lets a query attend to nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class LengthRule:
     """Rule that computes the default of an option from the geometry, above all from the length."""
 
     words: str
-    """The rule as tables print it: ``min(256, n/4)``, with n keys and heads of width d."""
+    """Rule as tables print it, such as ``min(256, n/4)``. n is the number of keys, and d the number of channels of a head."""
     number: Callable[[Geometry], int]
 
 

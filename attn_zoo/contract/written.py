@@ -38,8 +38,8 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Update this state, given the state ``before`` an earlier call that drew the same number. If that call was repeated, its
-        backward pass is over.
+        """Update this state when it replaces ``before``, the state of an earlier call that drew the same number. If that call was
+        repeated, its backward pass is over.
         """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)

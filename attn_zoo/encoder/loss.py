@@ -14,4 +14,4 @@ LOSSES: Mapping[Problem, Callable[[Tensor, Tensor], Tensor]] = {
     "multi_label": F.binary_cross_entropy_with_logits,
     "regression": F.mse_loss,
 }
-"""Mean loss of (answers, classes) outputs and their labels, by kind of problem."""
+"""Loss function for each kind of problem. It returns the mean loss of outputs (answers, classes), given their labels."""

@@ -17,7 +17,10 @@ Sequences = Int[Tensor, "batch length"] | Float[Tensor, "batch length channels"]
 
 
 class Block(nn.Module):
-    """Transformer block: x + attention(norm x), then x + mlp(norm x) (pre-norm; Xiong et al. 2020, arXiv:2002.04745)."""
+    """Pre-norm transformer block: x + attention(norm x), then x + mlp(norm x) (Xiong et al. 2020, arXiv:2002.04745). = (SOFTMAX,
+    ENTMAX15, SPARSEMAX) Values of α for which weights follow from the threshold by a simple formula: exponential, square, or no
+    change.
+    """
 
     def __init__(self, dim: int, mlp_ratio: float, dropout: float, attention: MultiHeadAttention) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""First derivatives of kernels. Any other derivative raises an error that names ``implementation="eager"``.
+"""Base class and errors for kernels that have first derivatives only. Other derivatives raise an error that advises
+``implementation="eager"``.
 
-PyTorch's ``once_differentiable`` raises an error only if the gradient of the output requires a gradient. If gradients of chosen
-inputs are requested, its error is lost, and the second derivative silently lacks the part of the kernel.
+PyTorch's own ``once_differentiable`` is not enough. It raises an error only if the gradient of the output requires a gradient. If
+the gradients of chosen inputs are requested, this error is lost. The second derivative is then silently wrong, because it lacks the
+contribution of the kernel.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Remembered:
 
     @property
     def batch(self) -> int:
-        """Number of examples."""
+        """Number of examples in the batch."""
         kept = self.value if self.latent is None else self.latent
         assert kept is not None
         return kept.shape[0]

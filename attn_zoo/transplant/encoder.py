@@ -28,7 +28,7 @@ class Teacher:
     tokenizer: Any
     name: str
     weights: str
-    """Description of the weights, such as ``pretrained``."""
+    """Words that say which weights the model has, such as ``pretrained``."""
 
 
 def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:

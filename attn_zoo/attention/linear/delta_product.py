@@ -46,8 +46,8 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A and b of the decay, one of
-    each per head. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are two numbers per head, A and
+    b, which set the decay. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, delta=True, each=options.rules)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -98,7 +98,7 @@ class DeltaProduct(ChunkedMemory[Options]):
         return self.scan(update, query, alpha, *(x for rule in zip(keys, values, betas, strict=True) for x in rule))
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
-        """Return the tensors of r updates per token, for the recurrence. Only the first update of a token decays the memory."""
+        """Return the r updates of the memory that each token makes. Only the first of them also decays the memory."""
         query, *rules = self._prepared(query, key, value, streams)
         first = self.forget(per_head(streams["decay"]), key_valid)
         keys, values, betas, decays = (

@@ -31,8 +31,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A and b of the decay, one of
-    each per head. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are two numbers per head, A and
+    b, which set the decay. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -84,7 +84,7 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Return the tensors of the updates, for the recurrence. Each adds β k (v − Sᵀ k)ᵀ to the decayed memory S."""
+        """Return the update of the memory S that each token makes: it decays S, and then adds β k (v − Sᵀ k)ᵀ."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
 

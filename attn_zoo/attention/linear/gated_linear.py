@@ -95,8 +95,8 @@ class GatedLinear(NormalisedMemory[Options]):
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
-        the outputs.
+        """Return the outputs: each token updates the memory S, and its query reads S. Without causality, read in both directions
+        and add the outputs.
         """
         phi = self.options.feature_map
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()

@@ -38,8 +38,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of two products within each chunk, of two reads from the slots, and of the update of the
-    slots. The state holds the keys K̃ and values Ṽ of all slots.
+    """Return the cost. FLOPs are those of the slots: their update by each chunk, and two reads from them. Within each chunk, two
+    products with weights between its tokens are added. The state holds the keys K̃ and values Ṽ of all slots.
     """
     d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
     directions = geometry.inner_dim * (1 if geometry.causal else 2)

@@ -30,8 +30,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A of each head and b of each
-    channel, which set the decay. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A, one number per head, and
+    b, one number per channel, which set the decay. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, per_channel=True, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -69,7 +69,9 @@ class KimiDelta(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: apply the rule token by token. Without causality, read in both directions and add the outputs."""
+        """Return the outputs: each token updates the memory S by the equation of the first line, and its query reads S. Without
+        causality, read in both directions and add the outputs.
+        """
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
         identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
@@ -81,7 +83,7 @@ class KimiDelta(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Return the tensors of the updates, for the recurrence. Each adds β k (v − Sᵀ k)ᵀ to the decayed memory S."""
+        """Return the update of the memory S that each token makes: it decays S, and then adds β k (v − Sᵀ k)ᵀ."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(decay, key_valid), per_head(strength).sigmoid())
 

@@ -33,7 +33,8 @@ ONE = 0.5413248546129181
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of the weights within chunks, of the sums of chunks, and of reading each part. The
-    parameters are A, b and D, one of each per head. The state holds the memories of all parts.
+    parameters are three numbers per head: A and b, which set the decay, and D, which multiplies the input. The state holds the
+    memories of all parts.
     """
     n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
     count, rows, size = -(-n // chunk), 0, 1

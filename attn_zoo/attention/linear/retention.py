@@ -88,8 +88,8 @@ class Retention(ChunkedMemory[Options]):
         return -torch.exp2(-8 * (head + 1) / self.geometry.heads) * (1 - self.depth + 1e-5)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
-        the outputs.
+        """Return the outputs: each token updates the memory S, and its query reads S. Without causality, read in both directions
+        and add the outputs.
         """
         query, key, value = self._prepared(query, key, value)
         gamma = self.log_decays(value).exp()[:, None, None].expand(*value.shape[:3], 1)
@@ -102,7 +102,7 @@ class Retention(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, gamma)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Updates:
-        """Return the tensors of the updates, for the recurrence. Each adds k vᵀ to the decayed memory."""
+        """Return the update of the memory that each token makes: it decays the memory, and then adds k vᵀ."""
         decays = self.log_decays(value)[:, None, None].expand(*value.shape[:3], 1)
         decays = decays if key_valid is None else decays.masked_fill(~key_valid[:, None, :, None], 0)
         return Updates(*self._prepared(query, key, value), decays)

@@ -28,8 +28,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A, b and D, one of each per
-    head. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are three numbers per head: A and
+    b, which set the decay, and D, which multiplies the input. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -69,8 +69,8 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         self.skip = nn.Parameter(torch.ones(geometry.heads))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
-        """Return the outputs: apply the recurrence token by token. Without causality, read in both directions and add
-        the outputs.
+        """Return the outputs: each token updates the memory S, and its query C reads S. Without causality, read in both directions
+        and add the outputs.
         """
         decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
 
@@ -81,7 +81,7 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         return self.scan(update, F.silu(query), F.silu(key), F.silu(value), decay, delta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
-        """Return the tensors of the updates, for the recurrence. Each adds Δ B xᵀ to the decayed memory."""
+        """Return the update of the memory that each token makes: it decays the memory, and then adds Δ B xᵀ."""
         logits = per_head(step)
         written = self.forget.step(logits) * F.silu(key)
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))

@@ -1,6 +1,7 @@
 """Block-causal Linformer: Y_b = softmax(Q_b [E K_1 ; … ; E K_{b-1} ; K_b]ᵀ / √d) [F V_1 ; … ; F V_{b-1} ; V_b] for each block b.
 
-A query sees the tokens of its own block up to itself, and E K and F V of every earlier block.
+A query sees the tokens of its own block up to itself. It sees every earlier block in compressed form: its projected keys E K and
+values F V.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return 0 FLOPs, because fast Fourier transforms are not counted as matrix products. There are no parameters."""
+    """Return the cost. There are 0 FLOPs, because fast Fourier transforms do not count as matrix products, and 0 parameters."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 

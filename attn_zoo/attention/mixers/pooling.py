@@ -26,7 +26,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return 0 FLOPs, because averages are sums and not matrix products."""
+    """Return the cost. There are 0 FLOPs, because averages are sums and not matrix products."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 

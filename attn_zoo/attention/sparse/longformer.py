@@ -1,4 +1,6 @@
-"""Longformer: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over a window around i and a few global tokens. Global tokens see all tokens."""
+"""Longformer: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j in a window around i, and over a few global tokens. Global tokens see
+all tokens.
+"""
 
 from __future__ import annotations
 

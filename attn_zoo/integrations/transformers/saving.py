@@ -1,4 +1,4 @@
-"""Function that loads a saved model whose attention was replaced."""
+"""Function that loads a saved model whose softmax attention was replaced by a mechanism."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         self.state: Any = None
         """State of the mechanism, a ``CarriedState``; None before the first token."""
         self.tail: Float[Tensor, "batch held dim"] | None = None
-        """Last tokens in the receptive field of a short convolution."""
+        """Last tokens that a short convolution still needs for the next tokens."""
         self.length = 0
-        """Number of tokens read."""
+        """Number of tokens read so far."""
         self.closed = ""
-        """Reason why generation cannot continue from a state; empty if it can."""
+        """Reason why generation cannot continue from this state. Empty if it can."""
 
     def lazy_initialization(self, *tensors: Tensor) -> None:
-        """Mark the layer as initialised, without allocating memory."""
+        """Mark the cache layer as initialised, without allocating memory."""
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
