@@ -389,3 +389,13 @@ def test_the_finding_names_who_matches_softmax_everywhere_or_comes_nearest():
     whole = finding(abilities(tables([*records, *cheap("linformer", 0.90, 0.90, 0.92, task="copying")])))
     assert "1 match softmax on all tasks that they were run on: `linformer`." in whole
     assert finding(abilities(tables(yardsticks()))) == ""
+
+
+def test_the_finding_counts_mechanisms_that_were_run_on_half_of_the_tasks():
+    records = [*yardsticks(), *yardsticks("copying"), *yardsticks("needle"), *cheap("performer", 0.90, 0.90, 0.92)]
+    assert finding(abilities(tables(records))) == "", "one of three tasks"
+    for task in ("mqar", "copying"):
+        records += cheap("linformer", 0.90, 0.90, 0.92, task=task)
+    found = finding(abilities(tables(records)))
+    assert "Of 1 mechanisms" in found and "all tasks that they were run on: `linformer`." in found
+    assert found.endswith("fewer than half of the tasks of either direction: `performer`.")

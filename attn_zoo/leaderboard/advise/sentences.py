@@ -119,7 +119,8 @@ def finding(abilities: Sequence[Ability]) -> str:
     """Return what the records show about all mechanisms that are cheaper than softmax, in a few sentences. Without any, it is
     empty.
     """
-    ranked = matched(abilities)
+    cheap = matched(abilities)
+    ranked = [one for one in cheap if _was_run_on_half(one.attention, abilities)]
     if not ranked:
         return ""
     whole = [one for one in ranked if one.count == one.of]
@@ -135,7 +136,16 @@ def finding(abilities: Sequence[Ability]) -> str:
         )
     hardest = min(abilities, key=lambda ability: _matches(ability, ranked)[0] / max(1, _matches(ability, ranked)[1]))
     count, of = _matches(hardest, ranked)
-    return f"{first} Softmax is hardest to match on {hardest.name}: {count} of {of} mechanisms match it there."
+    hard = f"Softmax is hardest to match on {hardest.name}: {count} of {of} mechanisms match it there."
+    few = [f"`{one.attention}`" for one in cheap if one not in ranked]
+    left = f"Not counted are mechanisms that were run on fewer than half of the tasks of either direction: {', '.join(few)}."
+    return " ".join([first, hard, *([left] if few else [])])
+
+
+def _was_run_on_half(attention: str, abilities: Sequence[Ability]) -> bool:
+    """Return True if a mechanism was run on at least half of the bidirectional or of the causal tasks."""
+    by_direction = grouped((ability.causal, attention in ability.rows) for ability in abilities).values()
+    return any(sum(ran) >= len(ran) / 2 for ran in by_direction)
 
 
 def _matches(ability: Ability, ranked: Sequence[Matched]) -> tuple[int, int]:
