@@ -33,6 +33,8 @@ GONE: dict[str, str] = {
 }
 """Tables that left with their feature, as ``experiment / table``, and why."""
 CHANGED: dict[str, str] = {
+    "pages / error* / *": "measured anew: default sizes follow the length since, and mega and routing have a second version",
+    "pages / models / *": "measured anew, GPT-2 also beside softmax with cached keys",
     "pages / launches / : gated_linear*": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
     "pages / launches / : routing*": "version 2 has keys of its own",
