@@ -29,8 +29,8 @@ KEPT_CALLS = 64
 
 @dataclass
 class EarlierState:
-    """Buffers of a module before a training call. It also records if the call was repeated, and if a call with other buffers drew
-    the same number.
+    """Buffers of a module before a training call. It also records whether the call was repeated, and whether a call with other
+    buffers drew the same number.
     """
 
     buffers: dict[str, Tensor]

@@ -45,8 +45,8 @@ def rotation_columns(buckets: int) -> int:
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Return the bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015). Several hashes are digits of
-    one number.
+    """Return the bucket of each position in each round: the argmax over [x R; -x R] (Andoni et al. 2015). If several hashes are
+    combined, each gives one digit of the bucket's number.
     """
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:
@@ -61,7 +61,9 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Gather rows of ``x`` by position. Position n gives zeros. ``index`` has ``places`` axes after the axis of heads."""
+    """Return the rows of ``x`` at the positions in ``index``. Position n gives zeros. ``index`` has ``places`` axes after the axis
+    of heads.
+    """
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))
     offset = torch.arange(batch * heads, device=x.device).view(batch, heads, *[1] * places) * (n + 1)

@@ -74,7 +74,7 @@ class Routing(Attention[Options]):
     Differs: all heads use clusters; the paper's layers also have heads of local attention. There is no causal form, because the
         members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent that. A
         query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets zeros, as in the
-        paper. Queries and keys are divided by their norm, without subtracting a mean first, and multiplied by √d in total.
+        paper. Queries and keys are divided by their norm, without subtracting a mean first. Their products are multiplied by √d.
         Centroids change in training only, after the call, towards the mean of the queries and keys nearest to them. They always
         have unit length. w is the number of valid positions of an example divided by k. Queries at padded positions are added to
         the clusters and take no place from other queries.

@@ -1,7 +1,8 @@
-"""Sparse normalisers, α-entmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)) with τ such that Σ p = 1; softmax at α = 1, sparsemax at α = 2.
+"""α-entmax, which replaces softmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)), with τ such that Σ p = 1. It is softmax at α = 1 and sparsemax
+at α = 2.
 
-Sparsemax is from Martins and Astudillo 2016 (arXiv:1602.02068), the family and its algorithms are from Peters et al. 2019
-(arXiv:1905.05702).
+Sparsemax is from Martins and Astudillo 2016 (arXiv:1602.02068). The family and its algorithms are from Peters et al. 2019
+(arXiv:1905.05702). = (SOFTMAX, ENTMAX15, SPARSEMAX) Values of α for which weights follow from the threshold by a simple formula.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ STEPS = 24
 def entmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Return α-entmax over the entries of the last axis that are ``allowed``. A row without any allowed entry gets zeros.
+    """Return α-entmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least.
+    ``allowed`` broadcasts against ``scores``; None allows everything. Everything is computed in float32 or more.
     """
     dtype, order = torch.promote_types(scores.dtype, torch.float32), 1 / (alpha - 1) if alpha > SOFTMAX else 0.0
     if alpha == SOFTMAX or not scores.numel():
@@ -59,7 +60,9 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Compute α-entmax. Bisection between the largest score less one and the largest finds τ; the gradient follows from Σ p = 1."""
+    """Return α-entmax of the scores. The threshold τ is found by bisection between the largest score less one and the largest. The
+    gradient follows from Σ p = 1.
+    """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
     s, order = (alpha - 1) * scores, 1 / (alpha - 1)
@@ -79,9 +82,10 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Return τ for each row of scores, which are multiplied by α - 1 and shifted to a maximum of zero, and the slope of -Σ p at τ.
+    """Return the threshold τ of each row, and the slope of -Σ p at τ. Scores must be multiplied by α - 1, and shifted to a maximum
+    of zero.
 
-    Sorting gives the exact τ for sparsemax and α = 1.5: that of the largest support whose smallest score exceeds its τ.
+    Sorting gives the exact τ for sparsemax and α = 1.5. It is that of the largest set of scores that all exceed their τ.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

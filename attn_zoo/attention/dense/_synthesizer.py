@@ -11,9 +11,10 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Return the sum of two costs: that of ``scores``, and that of P V, queries × keys × head_dim multiply-adds per head.
+    """Return the cost of a synthesizer: that of ``scores``, plus that of the weighted sums of values, queries × keys × head_dim
+    multiply-adds per head.
 
-    The values are the state.
+    The state holds the values.
     """
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner
@@ -26,10 +27,10 @@ def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False
 
 
 class Synthesizer(Attention[OptionsT]):
-    """Weighted averages of the values with scores that do not depend on keys. Subclasses implement ``attend``."""
+    """Base class of attention whose scores do not depend on keys. Subclasses implement ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute softmax(B) V over the valid (causal: past) keys. B is given for each example, or once for all."""
+        """Return softmax(B) V over the valid (causal: past) keys. The scores B are given for each example, or once for all."""
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
         if len(weights) == 1:  # one B for all examples: a single product, so that weights are not copied for each
@@ -38,7 +39,7 @@ class Synthesizer(Attention[OptionsT]):
         return weights @ value
 
     def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute exp(B) V divided by the sum of exp(B) over the valid (causal: past) keys."""
+        """Return exp(B) V divided by the sum of exp(B), both over the valid (causal: past) keys. B are the scores."""
         powers, allowed = scores.exp(), allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         powers = powers if allowed is None else powers * allowed
         total = powers.sum(dim=-1, keepdim=True)

@@ -61,7 +61,9 @@ class Softmax(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why xFormers cannot run with sinks if the channels of a head are not a multiple of 8; else None."""
+        """Return the reason why xFormers cannot run with sinks; else None. Its kernels need a multiple of 8 channels per head, and
+        a sink adds one.
+        """
         if implementation == "xformers" and options.sinks:
             return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
         return None

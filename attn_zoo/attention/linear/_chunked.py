@@ -38,32 +38,36 @@ Chunks = Float[Tensor, "batch heads chunks chunk d"]
 
 
 class Updates(NamedTuple):
-    """Updates and reads of a recurrence: every position makes equally many updates, and then its query reads the state."""
+    """Updates of a memory and reads from it. Every position makes equally many updates; then its query reads the memory."""
 
     query: Float[Tensor, "batch heads n d"]
     key: Float[Tensor, "batch heads updates d"]
     value: Float[Tensor, "batch heads updates d"]
     log_decay: Float[Tensor, "batch heads updates 1"] | Float[Tensor, "batch heads updates d"]
-    """log a, from ``LOWEST`` to 0. One per channel only with one update per position."""
+    """log a, from ``LOWEST`` to 0. It can have one number per channel only if there is one update per position."""
     strength: Float[Tensor, "batch heads updates 1"] | None = None
     """β; None for the decay family."""
 
 
 class ChunkedMemory(NormalisedMemory[OptionsT]):
-    """Mechanism whose memory obeys ``recurrence``. Subclasses implement ``updates``: the inputs of ``attend`` → ``Updates``."""
+    """Mechanism whose memory obeys ``recurrence``. Subclasses implement ``updates``, which maps the inputs of ``attend`` to
+    ``Updates``.
+    """
 
     updates: Callable[..., Updates]
-    """Padded tokens must neither write (k = 0) nor decay the state (log a = 0)."""
+    """Function from the inputs of ``attend`` to ``Updates``. Padded tokens must neither write (k = 0) nor decay the state (log a =
+    0).
+    """
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Read all chunks, one after the other."""
+        """Return the outputs of the next tokens, and the state after them. Chunks are read one after the other."""
         updates = self.updates(*inputs, **streams)
         out, summed = recurrence(updates, state.summed)
         return out, state.after(summed, out.shape[2])
 
 
 def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tuple[Tensor, Tensor]:
-    """Return the outputs of consecutive positions, and the state after them, from the state before them."""
+    """Return the outputs of consecutive positions and the state after them, given the state before them."""
     n, each = updates.query.shape[2], updates.key.shape[2] // updates.query.shape[2]
     positions = min(CHUNK // each, n)
     query = into_chunks(updates.query, positions)

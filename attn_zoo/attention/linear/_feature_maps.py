@@ -22,7 +22,9 @@ def feature_count(geometry: Geometry) -> int:
 
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
-    """Draw Gaussian directions from torch's global generator, or orthogonal ones of the same lengths in blocks of head_dim."""
+    """Return Gaussian directions from torch's global generator. If ``orthogonal`` is set, they are made orthogonal in blocks of
+    head_dim, with the same lengths.
+    """
     gaussian = torch.randn(features, head_dim)
     if not orthogonal:
         return gaussian
@@ -31,7 +33,7 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-    """Compute log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). The constants 1/√m and, for queries, |x|²/2 are left out, because they
+    """Return log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). The constants 1/√m and, for queries, |x|²/2 are left out, because they
     cancel later.
     """
     x = x * x.shape[-1] ** -0.25

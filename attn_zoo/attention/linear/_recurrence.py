@@ -28,7 +28,7 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
     """
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Attend in float32 at least, also under autocast, since long sums need it."""
+        """Return the outputs, computed in float32 or more, also under autocast, because long sums need it."""
         read = self.read if self.implementation == "eager" else getattr(self, f"read_{self.implementation}")
         dtype = torch.promote_types(value.dtype, torch.float32)
         with without_autocast(value.device):
@@ -40,7 +40,7 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
     attend_tiled = attend_fla = attend
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Attend without causality: the sum of the outputs of ``read`` forwards and backwards over the sequence."""
+        """Return the outputs without causality: the sum of the outputs of ``read`` forwards and backwards over the sequence."""
         valid, flipped = None if key_valid is None else key_valid.flip(1), {name: x.flip(2) for name, x in streams.items()}
         forward, _ = read(self.start(value), query, key, value, key_valid, **streams)
         backward, _ = read(self.start(value), query.flip(2), key.flip(2), value.flip(2), valid, **flipped)
@@ -57,7 +57,7 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a state no smaller than the keys it summarises."""
+        """Return a warning if the state is no smaller than the keys that it summarises."""
         d, n = geometry.head_dim, geometry.keys
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
@@ -75,19 +75,23 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return self.finish(out if self.geometry.causal else out + one_way(range(n - 1, -1, -1)))
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Inputs of ``by_chunks``, tensors with a row for each position."""
+        """Return the inputs of ``by_chunks``: tensors with one row per position."""
         return [query, key, value, *streams.values()]
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Read all chunks at once."""
+        """Return the outputs of the next tokens, and the state after them. All chunks are read at once."""
         out, summed = self.by_chunks(self.rows(*inputs, **streams), state.summed)
         return out, state.after(summed, out.shape[2])
 
     def read_tiled(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Read blocks of chunks one after the other, recomputed in the backward pass."""
+        """Return the outputs and the state of ``read``. Blocks of chunks are read one after the other, and computed again in the
+        backward pass.
+        """
         out, summed = in_blocks(self.by_chunks, state.summed, *self.rows(*inputs, **streams))
         return out, state.after(summed, out.shape[2])
 
     def finish(self, out: Queries) -> Queries:
-        """Divide by the root mean square over a head: RMSNorm without its scale, which the output projection makes up for."""
+        """Return the outputs divided by their root mean square over a head, if ``normalise`` is set. This is RMSNorm without its
+        scale, which the output projection can learn.
+        """
         return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out

@@ -99,7 +99,9 @@ class LowRankOptions:
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """Return the number of roles (2 if F differs from E, else 1), and the number of matrices for ``heads`` heads."""
+        """Return two numbers: how many matrices one map needs (2 if F differs from E, else 1), and how many maps ``heads`` heads
+        need.
+        """
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
@@ -107,7 +109,7 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Projections E, ``matrix[0]``, and F, ``matrix[-1]``. They are k × n matrices, one for each head or one for all."""
+    """Map by the k × n matrices E, ``matrix[0]``, and F, ``matrix[-1]``. There is one of each per head, or one for all heads."""
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -126,7 +128,7 @@ class MatrixMap(LengthMap):
             self.register_buffer("weight", weight)
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Compute E K and F V."""
+        """Return the projected keys E K and values F V."""
         matrices = self.matrix[..., : key.shape[2]].unbind(0)
         return self._product(matrices[0], key, key_valid), self._product(matrices[-1], value, key_valid)
 
@@ -136,15 +138,17 @@ class MatrixMap(LengthMap):
         return torch.einsum("kn,bhnd->bhkd", e[0], x) if len(e) == 1 else torch.einsum("hkn,bhnd->bhkd", e, x)
 
     def project_flops(self, head_dim: int) -> int:
-        """Return the FLOPs of E K and of F V, 2 k n d per head each."""
+        """Return the FLOPs of E K and of F V, each 2 k n head_dim per head."""
         return 4 * self.results * self.length * len(self.heads) * head_dim
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Compute E X and F X."""
+        """Return the projected tokens E X and F X."""
         return along_length.compress(self.implementation, self.matrix, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Compute E X and F X, and also E 1 and F 1."""
+        """Return two pairs: the projected tokens (E X, F X), and (E m, F m), where the column m is 1 at real tokens and 0 at
+        padding.
+        """
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
@@ -176,7 +180,9 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of E K and F V, and of attention to r projected keys: ``compare(heads, r)``, forward and backward."""
+    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` gives the forward and backward
+    FLOPs of the latter.
+    """
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 

@@ -14,14 +14,14 @@ from attn_zoo.kernels.cpu.window import banded_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 SMALLEST_BLOCK = 32
-"""Least number of queries in a block, however narrow the window."""
+"""Smallest number of queries in a block, even if the window is narrow."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
 """Queries, of which there are as many as keys, or outputs."""
 
 
 class Few(NamedTuple):
-    """Keys and values that every query sees, such as projected ones. ``valid`` can restrict them to some queries."""
+    """A few keys and values that every query sees, such as projected ones. ``valid`` can restrict them to some queries."""
 
     key: Compressed
     value: Compressed
@@ -31,8 +31,8 @@ class Few(NamedTuple):
 def attend_near(
     query: Rows, key: Keys, value: Keys, valid: KeyValid, few: Few, *, window: int, dropout: float, tiled: bool
 ) -> Rows:
-    """Compute softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], where K_near are the valid keys of the window around each
-    query.
+    """Return softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], where K_near are the valid keys of the window around
+    each query.
     """
     reach = min(window // 2, query.shape[2] - 1)
     if few.valid is None and valid is not None:
@@ -57,7 +57,9 @@ def window_attention(
     dropout: float,
     sinks: Sinks = None,
 ) -> Rows:
-    """Compute ``attend_near`` in blocks of queries. A block has left + block + right scores per query for the window."""
+    """Return the outputs of ``attend_near``, computed in blocks of queries. A query has left + block + right scores for
+    the window.
+    """
     n, r, block = query.shape[2], few.key.shape[2], window_block(left)
     fill, span = -n % block, left + block + right
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
@@ -82,7 +84,9 @@ def window_block(left: int) -> int:
 def naive_attention(
     query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
 ) -> Rows:
-    """Compute ``attend_near`` with n × (few + n) weights that are masked to the pairs ``near`` (for ``definition``)."""
+    """Return the outputs of ``attend_near`` from n × (few + n) weights, masked to the pairs ``near``. ``definition`` uses this
+    function.
+    """
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     seen = seen[:, None, None] if seen.dim() == 2 else seen
     allowed = torch.cat([seen.expand(*near.shape[:-1], -1), near], dim=-1)
@@ -91,7 +95,9 @@ def naive_attention(
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
-    """Return the mask of pairs that are at most ``reach`` apart and have valid keys (for ``definition``)."""
+    """Return a mask that is True for pairs of positions that are at most ``reach`` apart and have valid keys. ``definition`` uses
+    this function.
+    """
     at = torch.arange(n, device=device)
     near = ((at - at[:, None]).abs() <= reach)[None, None]
     return near if key_valid is None else near & key_valid[:, None, None]

@@ -17,7 +17,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):
-    """Map from every window of ⌈n / k⌉ tokens to one result. The softmax leaves out a window that holds only padding."""
+    """Map from every window of ⌈n / k⌉ tokens to one result. A window that holds only padding is left out of the softmax."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -29,11 +29,11 @@ class WindowMap(LengthMap):
         self.results = math.ceil(length / self.window)
 
     def windows(self, tokens: Float[Tensor, "*front keys width"], fill: float = 0.0) -> Float[Tensor, "*front r window width"]:
-        """Split tokens into windows. The last one is filled up with ``fill``."""
+        """Return the tokens split into windows. The last one is filled up with ``fill``."""
         return F.pad(tokens, (0, 0, 0, -tokens.shape[-2] % self.window), value=fill).unflatten(-2, (-1, self.window))
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return the mask of windows that hold a real token."""
+        """Return a mask that is True for windows that hold a real token."""
         return None if key_valid is None else self.windows(key_valid[..., None]).any(dim=-2)[..., 0]
 
     def resize(self, length: int) -> None:
@@ -42,15 +42,15 @@ class WindowMap(LengthMap):
 
 
 class MeanMap(WindowMap):
-    """Averages over the real tokens of a window."""
+    """Map from each window to the mean of its real tokens."""
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Compute means of keys and of values."""
+        """Return the means of keys and of values."""
         share = self._share(key, key_valid)[:, None]
         return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Compute means of tokens, which are the same for keys and values."""
+        """Return the means of tokens, which are the same for keys and values."""
         mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
@@ -67,12 +67,12 @@ class MeanMap(WindowMap):
 
 
 class MaxMap(WindowMap):
-    """Maxima over the real tokens of a window. They are not linear, so tokens cannot be compressed before they are projected to
-    keys.
+    """Map from each window to the maximum of its real tokens. It is not linear, so tokens cannot be compressed before they are
+    projected to keys.
     """
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Compute maxima of keys and of values, channel by channel."""
+        """Return the maxima of keys and of values, separately for each channel."""
         return self._highest(key, key_valid), self._highest(value, key_valid)
 
     def _highest(self, tokens: Tensor, key_valid: KeyValid) -> Tensor:
@@ -83,9 +83,10 @@ class MaxMap(WindowMap):
 
 
 class ConvolutionMap(WindowMap):
-    """Convolution with kernel and stride w = ⌈n / k⌉ over the channels of a head, without bias.
+    """Map by a convolution over the channels of a head, without bias. Its kernel and its stride are one window of w = ⌈n / k⌉
+    tokens.
 
-    ``weight[role, copy]`` is (w d) × d, drawn from N(0, 1 / (w d)), which keeps the scale.
+    ``weight[role, copy]`` is (w d) × d. It is drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]
@@ -96,7 +97,7 @@ class ConvolutionMap(WindowMap):
         self.weight = nn.Parameter(torch.randn(self.roles, self.copies, taps, d) * taps**-0.5)
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Convolve keys and values."""
+        """Return the convolved keys and values."""
         kernels = self.weight.unbind(0)
         return self._convolve(kernels[0], key), self._convolve(kernels[-1], value)
 

@@ -149,8 +149,8 @@ def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: 
 
 
 def seen_entries(real: Bool[Tensor, "batch windows slots"], m: int, n: int, *, causal: bool) -> Bool[Tensor, "batch 1 n windows"]:
-    """Return a mask that is True for each entry that a query sees. It needs a real token and, if causal, its last token must not
-    lie after the query.
+    """Return a mask that is True for each entry that a query sees. An entry must hold a real token. If causal, the last position of
+    its window must not lie after the query.
     """
     seen = real.any(dim=-1)[:, None, None].expand(-1, -1, n, -1)
     if causal:

@@ -24,12 +24,12 @@ SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 
 
 class BlockTable(NamedTuple):
-    """Blocks of keys for each of some blocks of queries."""
+    """Table that lists, for some blocks of queries, the blocks of keys that each of them sees."""
 
     queries: Int[Tensor, "rows"]
-    """Indices of the blocks of queries."""
+    """Numbers of the blocks of queries."""
     keys: Int[Tensor, "#heads rows width"]
-    """Indices of the blocks of keys, each once in a row; -1 for none."""
+    """Numbers of the blocks of keys. None occurs twice in a row; -1 means none."""
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -41,9 +41,10 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Blocks that a block sees: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
+    """Pattern of blocks: which blocks each block sees. These are all up to ``window`` away, ``first`` and ``last`` global ones at
+    both ends, and ``random`` ones.
 
-    Global blocks see all blocks. Causal: of these blocks a position sees only what is no later than itself, ``last`` is 0, and
+    Global blocks see all blocks. If causal, a position sees only what is no later than itself in these blocks, ``last`` is 0, and
     draws do not depend on the length.
     """
 
@@ -87,8 +88,8 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Draw distinct blocks uniformly from those that are neither global nor in the window. If none are left, the entry is
-        -1.
+        """Return distinct random blocks, drawn uniformly from those that are neither global nor in the window. If none are left,
+        the entry is -1.
         """
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
@@ -147,7 +148,9 @@ def _gather(
 
 
 class BlockPatternAttention(PairwiseAttention[OptionsT]):
-    """Softmax attention from each query to all blocks that its block sees. Subclasses define these blocks with ``layout``."""
+    """Softmax attention from each query to all blocks that its block sees. Subclasses define the pattern of blocks by
+    ``layout``.
+    """
 
     saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
     layout: Callable[[Geometry, Any], Pattern]
@@ -170,7 +173,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         return self.pattern().random > 0
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend from blocks of queries to gathered blocks of keys, in one softmax over all visible blocks."""
+        """Return the outputs. Blocks of queries attend to gathered blocks of keys, in one softmax over all visible blocks."""
         pattern, n, device = self.pattern(), query.shape[2], query.device
         valid = real_positions(query, key_valid)
         real = F.pad(valid, (0, -n % pattern.block)).unflatten(1, (-1, pattern.block))
@@ -190,7 +193,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         return torch.cat(outputs, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute ``attend`` in tiles that fit a CPU's caches."""
+        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
         pattern, seeds = self.pattern(), self.head_seeds(query.device)
         how: dict[str, Any] = {"block": pattern.block, "causal": pattern.causal, "dropout": self.dropout_rate}
         return attend_tables(query, key, value, key_valid, pattern.tables(query.shape[2], seeds), **how)

@@ -14,7 +14,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class PairwiseAttention(Attention[OptionsT]):
-    """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by definition and by FlexAttention.
+    """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) for which ``mask_mod`` is True.
 
     Mechanisms whose options are ``SinkOptions`` may have sinks in the denominator.
     """
@@ -26,7 +26,9 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function (head, query, key) → True for visible pairs at length ``n``. It must not refer to the module."""
+        """Return a function of head, query index and key index, which is True if the query sees the key at length ``n``. It must
+        not refer to the module.
+        """
 
     def by_head(self) -> bool:
         """Return True if heads have different masks."""
@@ -34,7 +36,7 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason if FlexAttention is used with dropout or sinks, which it does not support."""
+        """Return the reason why FlexAttention cannot run with dropout or sinks, which it does not support; else None."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         if implementation == "flex" and isinstance(options, SinkOptions) and options.sinks:
@@ -42,7 +44,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute all n × n scores, masked to the pairs."""
+        """Return the outputs from all n × n scores, masked to the visible pairs."""
         n, device = query.shape[2], query.device
         heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
         allowed = self.mask_mod(n, device)(heads, positions[:, None], positions)
@@ -50,7 +52,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed, self.sinks) @ value
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with PyTorch's FlexAttention over the same pairs."""
+        """Return the outputs of PyTorch's FlexAttention over the same pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:

@@ -43,8 +43,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with g + w + r others, and of global blocks with all. Neighbours beyond the
-    ends of the sequence are computed, too.
+    """Return the cost. FLOPs are those of each block with g + w + r others, and of global blocks with all. Missing blocks, such as
+    neighbours beyond the ends of the sequence, are computed, too.
     """
     return pattern(geometry, options).cost(geometry)
 

@@ -41,8 +41,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with the blocks of its layout. Neighbours beyond the ends of the sequence are
-    computed, too.
+    """Return the cost. FLOPs are those of each block with the blocks of its layout. Missing blocks, such as neighbours beyond the
+    ends of the sequence, are computed, too.
     """
     return pattern(geometry, options).cost(geometry)
 

@@ -33,7 +33,7 @@ def key_mask(
     Args:
         batch_size, kv_length: numbers of examples and of keys.
         kv_offset: position of the first key.
-        mask_function: transformers' rule that decides if one query sees one key.
+        mask_function: transformers' rule that decides whether one query sees one key.
         config: configuration of the model.
         attention_mask: mask that is zero or False for padding.
         local_size: width of a window. It must be None, because windows are unsupported.
