@@ -52,7 +52,7 @@ class Grid:
     """
 
     output: str | None = option(None, "also write the figures to this JSON file, after each round")
-    read: str | None = option(None, "measure nothing; print the table of what output= wrote to this file")
+    read: str | None = option(None, "measure nothing, and print the table of the figures in this file, which output= wrote")
 
     device_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpu": {}, "cuda": {}}
     """Values of keys that are null, by device."""

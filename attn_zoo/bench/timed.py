@@ -62,7 +62,7 @@ class AttentionRows:
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
-        "rows: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer[projected_length=256]",
+        "mechanisms: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer[projected_length=256]",
     )
 
     @cached_property
@@ -75,21 +75,21 @@ class AttentionRows:
 class Timed(Grid):
     """Keys that all experiments which time steps have."""
 
-    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "lengths")
-    dim: int = option(256, "width of the layer")
-    heads: int = option(4, "heads")
-    device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "sequence lengths in tokens")
+    dim: int = option(256, "width of the layer, in channels")
+    heads: int = option(4, "number of heads")
+    device: str = option("auto", "auto, cpu or cuda; auto is cuda if there is a GPU")
     precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
-    rounds: int = option(5, "interleaved rounds of timing")
-    order: str = option("shuffled", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    rounds: int = option(5, "number of rounds, each of which times everything once")
+    order: str = option("shuffled", "order within a round: shuffled, 'in turn' or 'there and back'")
     seed: int = option(1, "seed of the shuffled order")
-    repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
-    allocator: str = option("default", "glibc malloc: default, or keep (no page faults on large tensors)")
+    repeat_seconds: float = option(0.2, "seconds for which a step is repeated in one timing")
+    allocator: str = option("default", "memory allocator glibc malloc: default, or keep (large tensors cause no page faults)")
     seconds: float | None = option(
         None,
-        "seconds in all; left out are the shortest of named lengths, else the slowest cells",
+        "time limit in seconds; what exceeds it is left out: the shortest named lengths, else the slowest cells",
     )
-    time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
+    time_limit: float = option(120.0, "time limit of one request to a worker process, in seconds")
 
     module_level: ClassVar[str] = "layer"
     """Level at which attentions are timed (see ``attn_zoo.count.rigs``)."""

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo leaderboard`` to the parser."""
     add_reference(parser)
     parser.add_argument("--task", help="only this task")
-    parser.add_argument("--attention", help="only this attention; verdicts and margins are still those among all attentions")
+    parser.add_argument("--attention", help="only this mechanism; verdicts and margins are still those among all mechanisms")
     parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
     parser.add_argument("--by", default="score", choices=ORDERS, help="order of rows (default: score)")
     budget = (

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     name = "name of the package and of its attention or task: small ASCII letters, digits, underscores"
     parser.add_argument("name", metavar="NAME", help=name)
-    parser.add_argument("--task", action="store_true", help="write a task instead of an attention")
+    parser.add_argument("--task", action="store_true", help="write a task instead of a mechanism")
     parser.add_argument(
         "--class", dest="class_name", metavar="CLASS", help="name of the class (default: from NAME, MyTask for my_task)"
     )

@@ -33,17 +33,17 @@ from attn_zoo.transplant.table import transplant_table
 class Keys(Setting):
     """Keys of the command ``attn-zoo transplant``. The keys ``attention``, ``init`` and ``seed`` may have several values."""
 
-    attention: str = option("", "ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
+    attention: str = option("", "mechanisms, separated by commas: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
     init: str = option("stretches", "initialisation of E and F: stretches, spectrum, pooling, random; several separated by commas")
     seed: str = option("1", "seed of random mechanisms and of the order of passages; several separated by commas")
     train: list[str] = option([], "files or folders of training text, with equally many passages from each")
     test: list[str] = option([], "files or folders of test text ([]: Python's language reference, as for train)")
-    pairs: str | None = option(None, "pairs to test on: JSON lines with sentence1, sentence2 and optionally label")
-    classify: str = option("", "TASK,TASK to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
-    format: str = option("terminal", "terminal or github")
+    pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and optionally label")
+    classify: str = option("", "tasks to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
+    format: str = option("terminal", "format of the table: terminal or github")
     output: str | None = option(None, "JSON file of the record; a command with the same settings adds to it")
     plot: str | None = option(None, "also draw the curves, into a file .svg or .png")
-    read: list[str] = option([], "record files to show together, without doing anything else")
+    read: list[str] = option([], "show only the results in these record files, in one table")
 
 
 _TEXTS = ("attention", "init", "seed", "classify")

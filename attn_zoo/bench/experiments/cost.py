@@ -117,17 +117,17 @@ class StepCost(Timed, AttentionRows):
     level.
     """
 
-    level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
-    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
+    level: str = option("layer", "what is timed: mechanism, layer, block (with optimiser) or model (with optimiser)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "sequence lengths in tokens")
     # Null until the level is known.
-    dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
-    heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
-    mlp_ratio: float | None = option(None, "MLP width over dim (2; model: of the task's level)")
-    depth: int | None = option(None, "blocks of a model (of the task's level)")
-    task: str | None = option(None, "task on sequences (listops)")
-    task_level: str | None = option(None, "level of the task that sets the sizes (first)")
-    memory_gib: float = option(16.0, "budget within which the largest batch is sought")
-    batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
+    dim: int | None = option(None, "width in channels (default 256; for a model that of the task's level)")  # type: ignore[assignment]  # None: by level or device
+    heads: int | None = option(None, "number of heads (default 4; for a model that of the task's level)")  # type: ignore[assignment]  # None: by level or device
+    mlp_ratio: float | None = option(None, "width of the MLP divided by dim (default 2; for a model that of the task's level)")
+    depth: int | None = option(None, "number of blocks of a model (default: that of the task's level)")
+    task: str | None = option(None, "task whose model is timed; its inputs are sequences (default listops)")
+    task_level: str | None = option(None, "level of the task that sets the sizes (default: the first)")
+    memory_gib: float = option(16.0, "memory in GiB into which the largest batch must fit")
+    batch_seconds: float = option(5.0, "largest expected seconds of a step; larger batches are not tried")
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

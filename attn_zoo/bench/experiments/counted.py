@@ -89,13 +89,13 @@ class CountedCost(Grid, AttentionRows):
     """FLOPs, parameters and bytes of the recurrent state by formula, compared with PyTorch's counters. Bytes of activations are
     those that PyTorch counts."""
 
-    level: str = option("mechanism", "mechanism, layer (with its projections) or block (with its MLP)")
-    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
-    dim: int = option(256, "width")
-    heads: int = option(4, "heads")
-    causal: bool = option(False, "position i sees positions up to i only; then there is a state")
-    mlp_ratio: float = option(2.0, "width of a block's MLP over dim")
-    seconds: float | None = option(60.0, "seconds of the whole count; cells that would not end within them are left out")
+    level: str = option("mechanism", "what is counted: mechanism, layer (with its projections) or block (with its MLP)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "sequence lengths in tokens")
+    dim: int = option(256, "width of the layer, in channels")
+    heads: int = option(4, "number of heads")
+    causal: bool = option(False, "true if each position sees only itself and earlier ones; then there is a recurrent state")
+    mlp_ratio: float = option(2.0, "width of a block's MLP divided by dim")
+    seconds: float | None = option(60.0, "time limit of the whole count, in seconds; what would exceed it is left out")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,16 +28,16 @@ class Crossover(Timed, AttentionRows):
     """
 
     attentions: list[str] = option(
-        ["linformer", "performer", "longformer", "reformer"], "rows to compare with softmax, which is always there"
+        ["linformer", "performer", "longformer", "reformer"], "mechanisms to compare with softmax, which is always measured"
     )
     # Null until the device is known.
-    lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
+    lengths: list[int] | None = option(None, "sequence lengths in tokens (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
-    rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
-    repeat_seconds: float = option(0.05, "seconds that a timing covers by repeating its step")
-    seconds: float | None = option(540.0, "seconds of the whole measurement")
-    time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
-    plot: str | None = option(None, "also draw the crossovers, to an .svg or .png (extra: plots)")
+    rounds: int = option(21, "largest number of rounds, each of which times everything once; 6 if there is no time for more")
+    repeat_seconds: float = option(0.05, "seconds for which a step is repeated in one timing")
+    seconds: float | None = option(540.0, "time limit of the whole measurement, in seconds")
+    time_limit: float = option(60.0, "time limit of one request to a worker process, in seconds")
+    plot: str | None = option(None, "also draw the crossovers, into a file .svg or .png (needs the extra plots)")
 
     device_defaults: ClassVar = {
         "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},

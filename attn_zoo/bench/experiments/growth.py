@@ -18,12 +18,12 @@ from attn_zoo.terminal import table
 class Growth(Timed, AttentionRows):
     """Time and memory of layers at several lengths, and the exponent with which they grow."""
 
-    lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
-    more_heads: list[int] = option([], "other numbers of heads at which the rows of more_heads_of are measured too")
-    more_heads_of: list[str] = option([], "rows of attentions; all of them if empty")
-    device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
-    order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
-    repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
+    lengths: list[int] = option([2048, 4096, 8192, 16384], "sequence lengths in tokens")
+    more_heads: list[int] = option([], "other numbers of heads, with which the mechanisms of more_heads_of are measured too")
+    more_heads_of: list[str] = option([], "some of the mechanisms in attentions; all of them if empty")
+    device: str = option("cpu", "auto, cpu or cuda; auto is cuda if there is a GPU")
+    order: str = option("in turn", "order within a round: shuffled, 'in turn' or 'there and back'")
+    repeat_seconds: float = option(0.0, "seconds for which a step is repeated in one timing")
 
     def __post_init__(self) -> None:
         super().__post_init__()

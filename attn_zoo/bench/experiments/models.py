@@ -95,16 +95,16 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 class WholeModels(Grid):
     """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generating text with GPT-2."""
 
-    models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
-    attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
-    recurrent: str = option("linear", "row of the decoder, with a recurrent form")
-    image: int = option(1024, "pixels of a side of the ViT's images, a multiple of 16")
-    length: int = option(4096, "tokens of BERT")
-    depth: int = option(12, "layers of BERT")
-    tokens: int = option(1024, f"tokens of generation, of which {PROMPT} are given")
-    device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
+    models: list[str] = option(list(MODELS), "vit, bert, generation (the last two need the extra text)")
+    attention: str = option("linformer", "mechanism that replaces softmax in ViT and BERT, or a hybrid of layers")
+    recurrent: str = option("linear", "mechanism of the decoder; it must have a recurrent form")
+    image: int = option(1024, "side of the ViT's images in pixels, a multiple of 16")
+    length: int = option(4096, "number of tokens of BERT")
+    depth: int = option(12, "number of layers of BERT")
+    tokens: int = option(1024, f"number of tokens after generation, of which {PROMPT} are the prompt")
+    device: str = option("auto", "auto, cpu or cuda; auto is cuda if there is a GPU")
     precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
-    rounds: int = option(5, "interleaved rounds of timing")
+    rounds: int = option(5, "number of rounds, each of which times everything once")
 
     preloaded: ClassVar[Sequence[str]] = ("timm", *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")))
 

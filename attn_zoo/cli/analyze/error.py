@@ -28,7 +28,7 @@ def add_to(analyses: Any) -> None:
     """Add the subcommand ``error`` to ``attn-zoo analyze``."""
     error = analyses.add_parser(
         "error",
-        help="error of mechanisms against softmax attention on the same queries, keys and values, and their costs",
+        help="how far outputs of mechanisms are from those of softmax attention on the same inputs, and at what cost",
         description="||Y - Y_exact|| / ||Y_exact|| of each head, averaged over layers, heads, sequences and draws; Y_exact is "
         "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. Learnable parameters "
         "have their initial values, and are marked as untrained.",

@@ -39,7 +39,9 @@ def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     parser.add_argument("--heads", type=int, help=f"number of heads of random inputs (default: {_RANDOM['heads']})")
     parser.add_argument("--head-dim", type=int, help=f"width of a head of random inputs (default: {_RANDOM['head_dim']})")
     parser.add_argument("--scale", type=float, help="standard deviation of the scores q·k / √d of random inputs (default: 1)")
-    parser.add_argument("--causal", action="store_true", help="causal attention on random inputs: position i sees up to i")
+    parser.add_argument(
+        "--causal", action="store_true", help="causal attention on random inputs: each position sees only itself and earlier ones"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of inputs, of random weights, and of the first draw (default: 0)")
 
 

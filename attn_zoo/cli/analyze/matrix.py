@@ -27,7 +27,7 @@ def add_to(analyses: Any) -> None:
     """Add the subcommand ``matrix`` to ``attn-zoo analyze``."""
     matrix = analyses.add_parser(
         "matrix",
-        help="the effective attention matrix of a mechanism, found by probing with V = I, beside softmax's",
+        help="the attention matrix that a mechanism amounts to, beside softmax's on the same inputs",
         description="Effective attention matrix A of a mechanism, with Y = A V, on given queries and keys, beside the matrix P of "
         "softmax. A mechanism whose output is not of the form A V is refused, with the reason.",
     )

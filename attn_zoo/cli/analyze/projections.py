@@ -30,7 +30,7 @@ def add_to(analyses: Any) -> None:
     """Add the subcommand ``projections`` to ``attn-zoo analyze``."""
     parser = analyses.add_parser(
         "projections",
-        help="error of attention to projected keys and values, by projected length k: random, pooled, from the spectrum, learned",
+        help="error of attention over projected keys and values at several projected lengths k, for four kinds of projection",
         description="||Y - Y_exact|| / ||Y_exact|| of each head of softmax attention to k projected keys and values, on sequences "
         "that were not used for fitting, beside the construction of Theorem 1 (Linformer, Section 3). Several models, such as the "
         "weights of one run after several steps, make a table each and share a picture.",

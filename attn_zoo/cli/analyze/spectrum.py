@@ -24,14 +24,18 @@ def add_to(analyses: Any) -> None:
     """Add the subcommand ``spectrum`` to ``attn-zoo analyze``."""
     spectrum = analyses.add_parser(
         "spectrum",
-        help="cumulative singular values of attention matrices, by layer and head",
+        help="singular values of the attention matrices of each layer and head",
         description="Share of the sum of all singular values of P = softmax(Q K^T / sqrt d) that the k largest hold, by layer and "
         "head, averaged over sequences (Linformer, Figure 1).",
     )
     spectrum.add_argument("--model", default="minilm", help=f"{MODELS} (default: minilm)")
     add_model_inputs(spectrum, sentences=32)
     spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or the positions that the model has)")
-    spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
+    spectrum.add_argument(
+        "--index",
+        type=int,
+        help="number k of largest singular values whose share is shown (default: 128, or a quarter of the length)",
+    )
     spectrum.add_argument("--seed", type=int, default=0, help="seed of random weights (default: 0)")
     spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
     add_results(spectrum, "spectrum.csv, .json, .png and .svg", ("github", "csv"), _spectrum)
