@@ -136,7 +136,7 @@ class TimingProtocol:
         return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
 
     def copies(self, bytes_of_inputs: int) -> int:
-        """Return how many copies of the inputs a timing uses in turn. ``bytes_of_inputs`` is the size of one copy."""
+        """Return how many copies of the inputs a timing uses in turn. ``bytes_of_inputs`` is the size of one copy in bytes."""
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))

@@ -93,7 +93,7 @@ def decimal(count: float) -> str:
 
 
 def binary(count: float) -> str:
-    """Return a number of bytes as text with three digits and a unit from B, KiB to PiB."""
+    """Return a number of bytes as text with three digits and a unit, from B and KiB to PiB."""
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 

@@ -47,8 +47,8 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Return the cells of softmax: the plain implementation, with all n × n weights for n tokens in memory, and each fused
-    implementation of PyTorch on the device."""
+    """Return the cells of softmax: one for the plain implementation, and one for each fused implementation of PyTorch on the
+    device. The plain implementation has all n × n weights for n tokens in memory."""
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"

@@ -74,9 +74,10 @@ def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
     """Return the expected seconds of a training step: a median over the first of these groups that is not empty. All records have
     the task, the device and the precision of ``spec``.
 
-    1. Records of the same mechanism with the same network, task options and batch size. 2. Records of softmax with the same sizes.
-    Their times are multiplied by the ratio of counted training FLOPs. 3. Records of the mechanism with other sizes, multiplied in
-    the same way. 4. Records of softmax with other sizes, multiplied in the same way.
+    - Records of the same mechanism with the same network, task options and batch size.
+    - Records of softmax with the same sizes. Their times are multiplied by the ratio of counted training FLOPs.
+    - Records of the mechanism with other sizes, multiplied in the same way.
+    - Records of softmax with other sizes, multiplied in the same way.
 
     Returns:
         None if neither the mechanism nor softmax has a record on the task.

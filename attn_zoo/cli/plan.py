@@ -111,8 +111,8 @@ class Plan:
         return sum(not store.has(job.run_id) for job in self.jobs)
 
     def read_data(self) -> None:
-        """Read the published data of every run that is left, before the first run starts. Data are read once per task and task
-        options.
+        """Read the published data of every run that is still to do, before the first run starts. Data are read once per task and
+        task options.
 
         Raises:
             MissingDataError: data are missing; the message says which files to put where.

@@ -125,8 +125,8 @@ def _require_fresh_content(subject: Subject, module: Attention, where: str) -> N
 
 @attention_check("implementation")
 def calls_keep_no_tensors(subject: Subject) -> None:
-    """In eval mode, the module holds no tensor after a call that depends on the inputs of the call, such as attention weights or
-    the last output."""
+    """After a call in eval mode, the module does not hold attention weights, the last output or any other tensor that depends on
+    the inputs of the call."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         held = []

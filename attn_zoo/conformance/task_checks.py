@@ -113,8 +113,8 @@ def splits_are_disjoint(task: Task) -> str:
 def labels_fit_the_spec(task: Task) -> str:
     """Every example has labels of the stated kind and shape, and at least one of them is scored.
 
-    The train split has every class, unless the metric is perplexity; numbers as labels must vary. The valid and test splits have
-    more than one class.
+    The train split has every class, unless the metric is perplexity. Labels that are numbers must vary. The valid and test splits
+    have more than one class.
     """
     spec = task.spec
     for split in SPLITS:

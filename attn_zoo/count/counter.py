@@ -44,7 +44,7 @@ on a CPU) or counts wrongly (gradients of depthwise convolutions)."""
 
 
 def flops_of(call: Callable[[], object]) -> int:
-    """Return the FLOPs of a call: two for each multiplication and addition of every matrix product."""
+    """Return the FLOPs of a call. Each multiplication and each addition in a matrix product counts as one."""
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as counter:
         call()
     return int(counter.get_total_flops())

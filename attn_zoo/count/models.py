@@ -25,7 +25,7 @@ def attention_parameters(model: nn.Module) -> int:
 
 
 def count_flops(model: nn.Module, batch: Batch) -> int:
-    """Return the FLOPs of a forward pass over ``batch``: two for each multiplication and addition of every matrix product.
+    """Return the FLOPs of a forward pass over ``batch``. Each multiplication and each addition in a matrix product counts as one.
 
     Build the model with the implementation ``eager``, ``tiled`` or ``sdpa``, because PyTorch counts nothing for kernels that it
     does not know. The model may be on the ``meta`` device, where tensors have shapes but nothing is computed.

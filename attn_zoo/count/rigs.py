@@ -164,7 +164,7 @@ def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanis
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
-    """Return a block of the encoder of attn-zoo."""
+    """Return a block of the encoder of attn-zoo, with the mechanism of ``subject``."""
     block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block

@@ -113,8 +113,8 @@ class StepCost(Timed, AttentionRows):
     """Time, throughput and memory of one step of each mechanism: of the mechanism alone, or of a layer, block or whole model that
     uses it.
 
-    If it was interrupted, the same command with the same output continues it. Keys that are null have defaults that depend on the
-    level.
+    To continue an interrupted measurement, run the same command with the same output again. Keys that are null have defaults that
+    depend on the level.
     """
 
     level: str = option("layer", "what is timed: mechanism, layer, block (with optimiser) or model (with optimiser)")
