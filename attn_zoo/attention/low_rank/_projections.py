@@ -34,8 +34,9 @@ class Projection(Enum):
 
 
 class Sharing(Enum):
-    """How heads and layers share the projections E and F (Wang et al. 2020, Section 4). For 12 layers of 12 heads there are 288,
-    24, 12 or 1 matrices.
+    """How heads and layers share the projections E and F (Wang et al. 2020, Section 4).
+
+    For 12 layers of 12 heads the four choices need 288, 24, 12 or 1 matrices.
     """
 
     none = "none"
