@@ -39,8 +39,8 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of Cᵃ, Zᵃ and Zᵇ, of the indexer, and of attention as in HCA. The outputs give the indexer
-    no gradient.
+    """Return the cost. FLOPs are those of the entries (Cᵃ, Zᵃ and Zᵇ), of the indexer, and of attention as in
+    ``length_compression``. The outputs give the indexer no gradient.
 
     The state holds keys and values of the window, and those of complete entries with their index keys. It also holds the weighted
     sums and sums of weights of the present window, for its own entry and for the next.

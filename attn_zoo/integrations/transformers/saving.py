@@ -27,9 +27,9 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
         The model, in evaluation mode, with its saved mechanisms.
 
     Raises:
-        UnsupportedError: the configuration names no replaced attention, or the mechanism is not installed or has another version.
-            Or its state was not saved completely, an option asks for code or for weights in another format, or the package
-            transformers is missing.
+        UnsupportedError: the configuration names no replaced attention, the state was not saved completely, or the mechanism is
+            missing or has another version. It is also raised if an option asks for code or another format of weights, or if the
+            package transformers is missing.
         OSError: transformers finds no such model.
     """
     library = require_transformers()

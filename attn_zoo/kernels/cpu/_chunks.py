@@ -27,15 +27,15 @@ BLOCK_BYTES = 2**19
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Return the number of positions in a chunk, and the length filled up to whole chunks."""
+    """Return the number of positions in a chunk, and the length rounded up to whole chunks."""
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Return slices of rows, one per block, where a row takes ``bytes_each``. All blocks but the last hold whole chunks.
+    """Return slices of rows, one per block. A row takes ``bytes_each`` bytes. All blocks but the last hold whole chunks.
 
-    A rest shorter than a chunk joins the block before it, so that all chunks are of one size.
+    A remainder shorter than a chunk joins the block before it, so all chunks have one size.
     """
     if torch.compiler.is_compiling():  # the compiler tiles, and a list of blocks would hold for one length
         return [slice(0, length)]
@@ -53,7 +53,7 @@ def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
 
 
 def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h chunks chunk w"]:
-    """Split rows into chunks. The last one is filled up with zeros."""
+    """Return the rows split into chunks. The last one is filled up with zeros."""
     missing = -x.shape[2] % chunk
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
 
@@ -61,7 +61,8 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
 def in_blocks(
     compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block. Only the states between blocks are saved.
+    """Return the result of ``compute(rows of the tensors, state) -> (outputs, state)``, applied block by block. Only the states
+    between blocks are saved.
 
     The backward pass computes each block again. Floating-point tensors get a gradient.
     """

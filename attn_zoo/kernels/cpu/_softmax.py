@@ -11,7 +11,7 @@ TILE = 2**18
 
 
 def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... n"], Float[Tensor, "... 1"]]:
-    """Compute softmax weights and log-sum-exp over the last axis of finite scores.
+    """Return the softmax weights and the log-sum-exp over the last axis of finite scores.
 
     The log-sum-exp is the largest score minus the logarithm of the largest weight. This is twice as fast as another sum of
     exponentials, and many times faster if scores are so low that their exponentials vanish.
@@ -21,7 +21,9 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
 
 
 def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
-    """Drop weights in place, and append the mask, 0 or 1 / (1 - dropout) for kept weights, to ``masks``."""
+    """Apply dropout to the weights in place, and append the mask to ``masks``. The mask is 0 for dropped weights, and 1 / (1 -
+    dropout) for others.
+    """
     if dropout:
         masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
         weights.mul_(masks[-1])
@@ -29,7 +31,9 @@ def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor])
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:
-    """Compute a softmax over the scores that are not hidden, in place if possible. A row without such scores gets zeros."""
+    """Return the softmax over the scores that are not hidden, computed in place if possible. A row without such scores
+    gets zeros.
+    """
     if hidden.numel() < scores.numel():  # several times faster than masked_fill, if the mask serves many rows
         scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf")))
     else:
@@ -39,6 +43,6 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """Compute the gradient of the scores, in place, from the gradient of the weights after dropout."""
+    """Return the gradient of the scores, computed in place from the gradient of the weights after dropout."""
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

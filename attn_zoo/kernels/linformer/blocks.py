@@ -51,8 +51,8 @@ def attend_blocks(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel of the forward pass. One program computes the outputs of one tile of queries of one head. It writes L to a
-    tensor of shape (batch · heads, queries).
+    """Triton kernel of the forward pass. One program computes the outputs of one tile of queries of one head. It also writes L, the
+    base-2 logarithm of the denominator of each query, to a tensor of shape (batch · heads, queries).
     """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
@@ -129,7 +129,7 @@ def attend_blocks_backward_query(
     FULL: tl.constexpr,
 ):
     """Triton kernel of the backward pass for queries. One program computes dQ, the gradient of one tile of queries of one head. It
-    also writes their δ for the other backward kernel.
+    also writes δ, the product of output and its gradient for each query, which the other backward kernel needs.
     """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
