@@ -1,4 +1,4 @@
-"""Checks of single arguments: types, bounds and names. Each check raises a ValueError that names the argument."""
+"""Checks of single arguments: type, bounds or name. A check raises a ValueError that names the argument."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_seed(value: object) -> None:
     """Check that a seed is an integer from 0 to 2**63 - 1.
 
     Raises:
-        ValueError: the message names the rule and the value.
+        ValueError: it is not; the message names the rule and the value.
     """
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"seed must be an integer from 0 to 2**63 - 1; got {value!r}")
@@ -84,7 +84,7 @@ def check_flag(name: str, value: object) -> None:
     """Check that a value is True or False.
 
     Raises:
-        ValueError: the message names the argument and the value.
+        ValueError: it is neither; the message names the argument and the value.
     """
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {value!r}")
@@ -94,7 +94,7 @@ def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
     """Check that a value is a string and, if ``known`` is given, one of ``known``.
 
     Raises:
-        ValueError: the message names the argument, the rule and the value.
+        ValueError: it is not; the message names the argument, the rule and the value.
     """
     if not isinstance(value, str) or (known and value not in known):
         raise ValueError(f"{name} must be {' or '.join(map(repr, known)) or 'a string'}; got {value!r}")
@@ -117,8 +117,13 @@ def check_name(kind: str, name: object) -> None:
 def check_printed(owner: str, name: str, text: object) -> None:
     """Check that a field of a card is text without control characters, because these could change the terminal.
 
+    Args:
+        owner: mechanism or task of the card, for the message.
+        name: name of the field, for the message.
+        text: value of the field.
+
     Raises:
-        ValueError: the message names the card and the field.
+        ValueError: the field breaks this rule; the message names the card and the field.
     """
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {name} must be a string; got {text!r}")

@@ -23,19 +23,21 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def terminal(text: str) -> str:
-    """Escape text for one line of a terminal. Characters that are not shown, such as controls, become escapes like ``\x1b``."""
+    r"""Return text for one line of a terminal. Characters that cannot be seen, such as control characters, become escapes like
+    ``\x1b``.
+    """
     if not text.isprintable():
         text = "".join(ascii(sign)[1:-1] if unicodedata.category(sign) in _STEERING else sign for sign in text)
     return text if text.isascii() else _BLANK.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def terminal_lines(text: str) -> str:
-    """Escape each line of a text for a terminal."""
+    """Return text for a terminal in which each line is escaped by ``terminal``."""
     return "\n".join(map(terminal, text.split("\n")))
 
 
 def markdown(text: str) -> str:
-    """Escape text for a cell or paragraph of GitHub Markdown.
+    """Return text that is escaped for a cell or paragraph of GitHub Markdown.
 
     The result is one line without tags, entities, links, or pipes that would end a cell.
     """
@@ -44,7 +46,7 @@ def markdown(text: str) -> str:
 
 
 def escaped(text: str, format: str) -> str:
-    """Escape text for one line of the given format: ``github``, ``latex`` (a comment line) or ``terminal``."""
+    """Return text that is escaped for one line of the given format: ``github``, ``latex`` (a comment line) or ``terminal``."""
     return markdown(text) if format == "github" else terminal(text)
 
 

@@ -1,4 +1,4 @@
-"""Named tensor types for the inputs and outputs of mechanisms, and the mask of real positions."""
+"""Named types for the input and output tensors of mechanisms, and the mask of real (not padded) positions."""
 
 from __future__ import annotations
 

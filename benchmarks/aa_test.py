@@ -48,7 +48,7 @@ def aa_report(found: Measurement, format: str = "github") -> str:
 
 
 def all_right(found: Measurement) -> bool:
-    """Return True if both comparisons have the right verdict as often as claimed."""
+    """Return True if both steps had the right verdict as often as the test claims."""
     compared = {name: len(_comparisons(found, name)) for name in WANTED}
     return all(compared.values()) and all(right(found, name) >= CLAIMED * count for name, count in compared.items())
 
@@ -184,11 +184,11 @@ class AATest(Grid):
         return (Probe("seconds", lambda ask, found: {"seconds": ask("fastest", *given)}),)
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the cells of a round in shuffled order, with another seed in each repeat."""
+        """Return the timed cases of a round in shuffled order, with another seed in each repeat."""
         return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the seconds of each cell by their quartiles, and add the results of the comparisons with A."""
+        """Replace the seconds of each timed case by their quartiles, and add the results of the comparisons with A."""
         taken = {cell.label: found.of(cell).all("seconds") for cell in cells}
         for cell in cells:
             values = found.of(cell).values = {"seconds": list(quartiles(taken[cell.label]))}

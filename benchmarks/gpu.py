@@ -1,4 +1,4 @@
-"""All checks and timings that need a GPU, in one call of at most ten minutes: ``python benchmarks/gpu.py OUT``."""
+"""Program that runs all checks and timings that need a GPU, in at most ten minutes: ``python benchmarks/gpu.py OUT``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the arguments."""
+    """Return the parser of the program's arguments."""
     parser = argparse.ArgumentParser("gpu.py")
     parser.description = (
         "Run on one GPU: the conformance kit on every implementation, times of every attention's auto beside fused softmax, "

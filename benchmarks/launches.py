@@ -1,4 +1,6 @@
-"""Number of kernels that eager implementations launch on a GPU at three lengths, counted as operators dispatched on shapes.
+"""Number of GPU kernels that each mechanism's eager implementation launches at three lengths.
+
+No GPU is needed, because the operators that PyTorch dispatches are counted on tensors with shapes only.
 
 ``python benchmarks/launches.py output=results/launches.json``
 """

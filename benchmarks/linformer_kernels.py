@@ -1,9 +1,12 @@
-"""Linformer's Triton kernels on a GPU: results against float64, then times beside this machine's least times and PyTorch's kernels.
+"""Check and timing of Linformer's Triton kernels on a GPU.
+
+Results are checked against float64. Times are shown beside the shortest possible times on this machine, and those of PyTorch's
+kernels.
 
     python benchmarks/linformer_kernels.py OUT.json                                           # a CUDA device
     TRITON_INTERPRET=1 python benchmarks/linformer_kernels.py OUT.json --device interpreter   # results only, on a CPU
 
-Figures are in OUT.json as soon as they are there; the same command goes on where it was stopped. It prints tables at the end.
+Each number is saved in OUT.json at once. If the program was stopped, the same command continues. It prints tables at the end.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Peer:
     """(dim, heads, value of the hyperparameter, length) -> the layer with its projections."""
 
     def missing(self) -> str | None:
-        """Return why the package cannot be used, or None if it can."""
+        """Return why the package of this layer cannot be used, or None if it can."""
         module = "fla" if self.package == "fla-core" else self.package.replace("-", "_")
         try:
             there = importlib.util.find_spec(module) is not None

@@ -42,7 +42,7 @@ class ProjectedCore(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Project the tokens, attend, and project the result."""
+        """Return the attention outputs for tokens, with the input projections before it and the output projection after it."""
         split = (each(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
         out: Tensor = self.out(self.core(*split).transpose(1, 2).flatten(2))
         return out

@@ -188,8 +188,8 @@ class Peers(Timed):
         return {"floor_flops": floor_flops(cell.role, self.dim, self.heads, self.rows[cell.role], cell.length)[cell.kind]}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the cells of a round: comparisons in the order of the protocol, with the sides of a comparison next to
-        each other.
+        """Return the timed cases of a round: comparisons in the order of the protocol, with the sides of each next to each
+        other.
         """
         names = self.protocol.ordered(list(dict.fromkeys(cell.role for cell in cells)), turn)
         return [cell for name in names for cell in self.protocol.ordered([c for c in cells if c.role == name], turn)]

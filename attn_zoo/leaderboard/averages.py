@@ -39,8 +39,9 @@ class Averages:
 def averages(tables: Sequence[Table]) -> Averages:
     """Return the average score of each row over all tasks whose metric is accuracy or F1.
 
-    A row is averaged over the seeds that all its tasks share. A row has no average if it lacks one of the tasks, if a seed failed,
-    or if its tasks share fewer than ``SEEDS`` seeds while some have more. If fewer than two rows have an average, none is returned.
+    A row is averaged over the seeds that all its tasks share. It has no average if it lacks one of the tasks, or if a seed failed.
+    It has none either if its tasks share fewer than ``SEEDS`` seeds, unless every task has exactly these seeds. If fewer than two
+    rows have an average, none is returned.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)

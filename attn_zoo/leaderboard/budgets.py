@@ -54,9 +54,9 @@ def seconds_until(run: Run, seconds: float | None) -> float | None:
     """Return the seconds that a run spent, pretraining included, when it had trained for ``seconds``. Return None for a disturbed
     run.
 
-    The last step does not count if the run's time limit ended in it. A run was disturbed (paused, or on a shared processor) if it
-    took more than ``DISTURBED`` times its number of steps times its median step time, and more than ``DISTURBANCE`` seconds longer
-    than that.
+    The last step does not count if the run's time limit ended in it. A disturbed run was paused or shared its processor: its
+    training took more than ``DISTURBED`` times the expected time, and more than ``DISTURBANCE`` seconds longer. The expected time
+    is the number of steps times the median time of a step.
     """
     if seconds is None or _was_disturbed(run):
         return None

@@ -316,9 +316,9 @@ def ordered(table: Table, by: str) -> Table:
 def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
     """Set for each row, controls included, the Pareto fronts that it is on and the rows that dominate it.
 
-    Fronts compare mean values. Dominance is stricter, so that noise does not cause it. One row dominates another if it is no worse
-    in mean score and in every comparable cost, and is either cheaper in one cost or significantly better in score. A row with a
-    failed seed is on no front and dominates no other row.
+    Fronts compare mean values. Dominance is stricter, so that noise does not cause it. A dominating row is no worse in mean score
+    and in every comparable cost. It is also cheaper in one cost or significantly better in score. A row with a failed seed is on no
+    front and dominates no other row.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]

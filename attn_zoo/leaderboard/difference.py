@@ -76,13 +76,17 @@ class _Runs:
 def difference(
     a: Sequence[RunRecord], b: Sequence[RunRecord], *, tolerance: float = TOLERANCE, cost_tolerance: float = COST_TOLERANCE
 ) -> Difference:
-    """Compare the records ``b`` with the earlier records ``a``.
+    """Return the comparison of later records ``b`` with earlier records ``a``, row by row.
 
-    Records belong to the same row if their specs are equal except for the seed. Scores are compared for the seeds that both have,
-    because data order and initial weights are then the same.
+    Records belong to the same row if their specs are equal except for the seed. Scores are compared for the seeds that both sides
+    have, because data order and initial weights are then the same.
+
+    Args:
+        tolerance: largest loss of score that never counts as worse.
+        cost_tolerance: largest relative rise of a measured cost that never counts as worse.
 
     Raises:
-        ValueError: one of the two holds no record, or a tolerance is negative.
+        ValueError: one of the two has no record, or a tolerance is negative.
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")

@@ -38,7 +38,10 @@ Strip = tuple[str, Sequence[Text]]
 
 
 def colours_here() -> str | None:
-    """Return the colour system of the standard output. Return None if it is not a terminal, or if NO_COLOR disables colours."""
+    """Return the colour system of the standard output, such as ``truecolor``.
+
+    Return None if the standard output is not a terminal, or if the variable NO_COLOR disables colours.
+    """
     console = Console()
     return None if console.no_color or not console.is_terminal else console.color_system
 

@@ -166,8 +166,8 @@ def _cells(column: Column) -> dict[str, Cell]:
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     """Return why the column of a task has no shades, or None if it has them.
 
-    A column is shaded only if a mechanism beats the best control by at least one point (1 % if the metric is not a percentage), and
-    significantly. If there are no verdicts, significance is unknown and the lead of a point is enough.
+    A column is shaded only if a mechanism is significantly better than the best control, by at least one point (1 % if the metric
+    is not a percentage). If there are no verdicts, significance is unknown and the lead of a point is enough.
     """
     sign = table.sign
     scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
@@ -314,8 +314,8 @@ def gap(cell: Cell) -> str:
 def about(row: Row, table: Table, where: str = "") -> str:
     """Return a sentence about a row, or its failures if it has no score.
 
-    The sentence has the score, the gain over the best control, the verdict, how many seeds learned the task and in how many steps,
-    and the number of seeds.
+    The sentence has the score, the gain over the best control, the verdict and the number of seeds. For runs until a criterion, it
+    also says how many seeds learned the task, and in how many steps.
     """
     if row.test is None:
         return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"

@@ -105,8 +105,9 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
 
 
 def panels_of(tables: Sequence[Table], axes: Sequence[CostAxis]) -> list[Panel]:
-    """Return each pair of a table and a cost for which at least one row has both a score and the cost, in the order of the
-    tables.
+    """Return pairs of a table and a cost, in the order of the tables.
+
+    A pair is left out if no row of the table has both a score and the cost.
     """
     return [(table, axis) for table in tables for axis in axes if any(row.test and axis.of(row) for row in table.rows)]
 

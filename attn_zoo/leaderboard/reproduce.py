@@ -1,4 +1,4 @@
-"""Command that repeats a recorded run."""
+"""Command line with which a recorded run can be repeated."""
 
 from __future__ import annotations
 

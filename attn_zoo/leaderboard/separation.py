@@ -86,8 +86,8 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
     """Return as many groups of rows as possible, such that all members of a group are significantly better than all of the next.
 
     The groups start as a longest chain of rows, each significantly better than the next. Every other row that fits joins one of
-    them. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), the number of groups is also the smallest number of sets
-    into which the rows can be divided so that the rows of each set do not differ.
+    them. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), their number has a second meaning. It is the smallest
+    number of sets into which all rows can be divided so that the rows of a set do not differ.
 
     Args:
         labels: labels of rows, the best first.

@@ -180,8 +180,8 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values that are corrected for their number (Holm 1979).
 
-    If every corrected value of at most 0.05 counts as a difference, at most 5 % of such sets of tests contain a wrong one, however
-    the tests depend on each other.
+    A difference is significant if its corrected value is at most 0.05. At most 5 % of such sets of tests then contain a wrong one,
+    however the tests depend on each other.
     """
     corrected, most = [0.0] * len(p_values), 0.0
     for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

@@ -1,4 +1,4 @@
-"""State that Python, its standard library and NumPy keep for the whole process."""
+"""Settings and other state that Python, its standard library and NumPy keep for the whole process."""
 
 from __future__ import annotations
 

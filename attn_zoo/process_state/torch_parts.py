@@ -1,4 +1,4 @@
-"""State that PyTorch keeps for the whole process."""
+"""Settings and other state that PyTorch keeps for the whole process."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NAME = f"records{SUFFIX}"
 
 
 def read_record(path: Path, source: str | None = None) -> RunRecord:
-    """Read and validate the record in a file.
+    """Return the record in a file, after checking it.
 
     Args:
         source: file name to store in the record; by default the name of ``path``.
@@ -189,7 +189,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a renamed file keeps its new name if the power fails."""
+    """Flush a folder to the disk, so that a renamed file has its new name even after the power failed."""
     with suppress(OSError):  # Windows and some network file systems cannot
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -256,7 +256,7 @@ def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
 
     Args:
         label: name of the field for the message.
-        kind: dataclass that the field belongs to, directly or below one of its fields.
+        kind: dataclass that has the field, directly or in one of its own fields.
         error: OmegaConf's error.
         key: key of the field, with dots; by default that of the error.
     """

@@ -61,8 +61,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     """Return the spec with every default and the device filled in, so that it states all settings on which the run depends.
 
     Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` is not changed, because
-    ``auto`` is resolved when the run is built on its device. If training ends at a criterion and the task generates its examples,
-    the seed of the run also becomes the seed of the examples (the task's option ``data_seed``).
+    ``auto`` is resolved when the run is built on its device. Some tasks generate their examples. If training ends at a criterion,
+    the seed of the run also becomes the seed of these examples (the task's option ``data_seed``).
 
     Args:
         locations: task options with the locations of data, for a task whose length depends on its data.

@@ -1,9 +1,10 @@
-"""Self-pretraining: before a task, its encoder learns to predict masked tokens of the same training inputs.
+"""Self-pretraining: before it is trained on a task, an encoder learns to predict masked tokens of the task's training inputs.
 
 Source: Amos, Berant, Gupta 2023 (Never Train from Scratch), arXiv:2310.02980, their masked objective for bidirectional models.
-    Masks as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
-Differs: the share of masked tokens is that of BERT for every task; the padding id is the mask token, so that the network is the
-    same with and without pretraining; learning rate, warm-up and batch size are the task's.
+Masks as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
+
+Differs: every task has BERT's share of masked tokens. The padding id is the mask token, so that the network is the same with and
+without pretraining. Learning rate, warm-up and batch size are the task's.
 """
 
 from __future__ import annotations

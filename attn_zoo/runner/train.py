@@ -59,7 +59,7 @@ class DivergedError(ArithmeticError):
 
 
 class TimedOutError(TimeoutError):
-    """Error for training beyond the time limit of the budget."""
+    """Error for training that takes longer than the time limit of its budget."""
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:

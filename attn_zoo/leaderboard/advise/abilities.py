@@ -93,8 +93,9 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
     - ``worse``, if its comparison with softmax says so;
     - ``unclear`` in all other cases.
 
-    A mechanism that is not better than the best control is ``no better`` if it is worse than softmax, or if softmax is not better
-    than the control either. Else it is ``unclear``. Softmax itself is ``above controls`` or ``no better``.
+    A mechanism that is not better than the best control is ``no better`` in two cases: it is worse than softmax, or softmax is not
+    better than the control either. Otherwise it is ``unclear``. Softmax itself is ``above controls`` or ``no better``. Without
+    enough scores, the verdict is ``not run``, ``failed`` or ``few seeds``.
 
     Args:
         accept: largest loss against softmax that does not count, in the unit of the ability.

@@ -128,7 +128,7 @@ def rows_data(
                 }
             )
     heads = [_head(column, names) for column, names in known.values()]
-    note = "scores published by others, in their settings; in brackets the task, if it is another one"
+    note = "published score of the same mechanism, in the settings of its source; in brackets the task, if it is another one"
     heads += [_head(Column("published", note=note), {"published (%)"})]
     return [head for head in heads if any(head["field"] in row for row in rows)], rows
 

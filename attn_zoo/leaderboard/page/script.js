@@ -115,7 +115,7 @@
   const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered, ...more });
   const table = new Tabulator("#rows", {
     data: data.rows, layout: "fitData", height: "80vh", columnDefaults: { resizable: false }, renderHorizontal: "basic",
-    placeholder: "No row is like that.",
+    placeholder: "No row matches the search and the filters.",
     columns: [
       plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: 190 }),
       plain("task", "task", { width: 190 }),
