@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from convolved_layers import in_steps
+from tiers import of_each_kind
 from torch import Tensor, nn
 
 from attn_zoo import Geometry, UnsupportedError, attentions, card
@@ -55,8 +56,8 @@ def tokens() -> Tensor:
     return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_mechanism_reads_keys_and_values_from_latents(name):
+@pytest.mark.parametrize("name", of_each_kind(NAMES))
+def test_a_mechanism_of_each_kind_reads_keys_and_values_from_latents(name):
     for causal in {False, card(name).can.causal}:
         layer, x = build(name, causal=causal, key_value_heads=2), tokens()
         torch.testing.assert_close(layer(x), by_hand(layer, x), rtol=1e-10, atol=1e-10)
@@ -150,4 +151,4 @@ def normalises_over_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_is_caught(monkeypatch, mistake):
     mistake(monkeypatch)
     with pytest.raises(AssertionError):
-        test_every_mechanism_reads_keys_and_values_from_latents("softmax")
+        test_a_mechanism_of_each_kind_reads_keys_and_values_from_latents("softmax")

@@ -159,8 +159,8 @@ def test_sequences_beyond_the_built_length_are_refused():
         model(IMAGES)(torch.zeros(1, 1, 8, 8), torch.ones(1, 16, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("name", attentions())
-def test_timm_takes_every_mechanism_and_trains_it(name):
+@pytest.mark.parametrize("name", of_each_kind(attentions()))
+def test_timm_takes_a_mechanism_of_each_kind_and_trains_it(name):
     built = model(IMAGES, name)
     assert sum(isinstance(m, MultiHeadAttention) for m in built.modules()) == 2
     (built.train()(torch.randn(3, 1, 8, 8)).square().sum() + auxiliary_loss(built)).backward()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny_transformers as tiny
 import torch
+from tiers import covering
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,7 +35,7 @@ def generate(model: Any, ids: Tensor, cached: bool, new: int = 8, **options: Any
     return model.generate(ids, max_new_tokens=new, use_cache=cached, **given)
 
 
-@pytest.mark.parametrize(("name", "kind"), [*product(RECURRENT, tiny.DECODERS), *product(["linear"], tiny.SELDOM)])
+@pytest.mark.parametrize(("name", "kind"), [*covering(RECURRENT, tiny.DECODERS), *product(["linear"], tiny.SELDOM)])
 def test_the_state_generates_what_recomputing_does(name, kind):
     model, ids = decoder(kind, name), tiny.inputs(kind)["input_ids"][:, :5]
     expected = generate(model, ids, cached=False)

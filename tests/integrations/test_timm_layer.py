@@ -57,9 +57,14 @@ def gradients(model: nn.Module, inputs: Tensor, steps: int = 1) -> dict[str, Ten
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in attentions()), ("performer", {"redraw": 2}), ("reformer", {"redraw": 2})]
+    ("name", "options"),
+    [
+        *(pytest.param(*each.values, {}, marks=each.marks) for each in of_each_kind(attentions())),
+        ("performer", {"redraw": 2}),
+        ("reformer", {"redraw": 2}),
+    ],
 )
-def test_every_mechanism_trains_with_all_of_timms_norms_and_checkpointing(name, options):
+def test_a_mechanism_of_each_kind_trains_with_all_of_timms_norms_and_checkpointing(name, options):
     built = vit(bound(name, **options), qk_norm=True, scale_attn_norm=True)
     layer = built.blocks[0].attn
     assert (layer.q_norm is not None, layer.k_norm is not None) == ("query" in layer.reads, "key" in layer.reads)

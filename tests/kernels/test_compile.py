@@ -1,4 +1,4 @@
-"""Every entry of the table compiles for sm_90, fits its shared memory and uses its matrix instruction. No GPU is needed."""
+"""Entries of the table compile for sm_90, fit its shared memory and use its matrix instruction. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SPILLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def reports() -> list[dict[str, Any]]:
-    """Reports of all kernels, compiled in one subprocess with the interpreter off."""
-    return reports_of("compile_table")
+@pytest.fixture(scope="module", params=["every form", pytest.param("every entry", marks=pytest.mark.exhaustive)])
+def reports(request) -> list[dict[str, Any]]:
+    """Reports of kernels, compiled in a subprocess with the interpreter off: an entry of each in every form, or every entry."""
+    return reports_of("compile_table", *(["--entries"] if request.param == "every entry" else []))
 
 
 def name(report: dict[str, Any]) -> str:
