@@ -28,11 +28,11 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in frames, including the last one, which is the query."""
     marked: int = 2
-    """Number of frames that share the key of the last one, whose values are added."""
+    """Number of frames that have the key of the last frame and whose values are added."""
     key: int = 8
-    """Number of channels of a key, each -1 or 1; every other key occurs once."""
+    """Number of channels of a key, each of which is -1 or 1. Every other key occurs once."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("adding.key", self.key, 2, 14, "counts channels")

@@ -27,9 +27,10 @@ class Options(TextOptions):
     """Options of the task ``causal_language``."""
 
     run: int = 0
-    """Length in tokens of a run whose last token counts as repeated if the run occurred before; 0 for 8 (bytes) or 2 (others)."""
+    """Number of consecutive tokens that must occur again for the last of them to count as repeated; 0 means 8 for bytes and 2 for
+    other tokens."""
     rare: int = 20
-    """Largest frequency of such a run in the training text; more frequent ones can be memorised."""
+    """Largest frequency in the training text of consecutive tokens that count as repeated. More frequent ones can be memorised."""
 
     def __post_init__(self) -> None:
         self.require_texts("causal_language")

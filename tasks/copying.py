@@ -33,17 +33,17 @@ class Options(SyntheticOptions):
     """Options of the task ``copying``."""
 
     length: int = 64
-    """Length in tokens: symbols among blanks, the delimiter, and as many blanks with labels as symbols."""
+    """Length in tokens. The sequence has symbols among blanks, the delimiter, and then one blank with a label for each symbol."""
     tokens: int = 16
-    """Number of symbols to copy; twice as many and the delimiter fit into ``length``."""
+    """Number of symbols to copy. Twice this number, plus one for the delimiter, must not exceed ``length``."""
     vocabulary: int = 16
     """Number of different symbols."""
     scattered: bool = True
-    """True for symbols at random positions among blanks (content-based), False for adjacent symbols at the start."""
+    """True for symbols at random positions among blanks. False for adjacent symbols at the start."""
     order: Order = Order.forward
     """Order of the labels: ``forward`` or ``reversed``."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         self.order = choice("copying.order", self.order, Order)

@@ -27,15 +27,15 @@ class Options(SyntheticOptions):
     """Options of the task ``flip_flop``."""
 
     length: int = 128
-    """Length in tokens, half instructions and half the symbols that follow them; even."""
+    """Length in tokens, an even number. Half of the tokens are instructions, and half are the symbols that follow them."""
     symbols: int = 2
     """Number of different symbols, which are the classes."""
     ignored: float = 0.8
     """Share of ignore instructions in training, validation and a third of the test; write and read are equally frequent."""
     sparse: float = 0.98
-    """Share of ignore instructions in the second third of the test, where the last write is far back."""
+    """Share of ignore instructions in the second third of the test. The last write is then far back."""
     dense: float = 0.1
-    """Share of ignore instructions in the last third of the test, with many writes in succession."""
+    """Share of ignore instructions in the last third of the test. Many writes then follow each other."""
 
     def __post_init__(self) -> None:
         require_range("flip_flop.length", self.length, 6, 16_384, "counts tokens")

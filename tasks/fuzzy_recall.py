@@ -26,13 +26,13 @@ class Options(SyntheticOptions):
     """Options of the task ``fuzzy_recall``."""
 
     length: int = 128
-    """Length in tokens, filled with keys and their values until the remainder is too short for another pair."""
+    """Length in tokens. The sequence is filled with keys and their values until no other pair fits."""
     pairs: int = 8
-    """Number of different keys of an example, each with one value; so few that more pairs fit into ``length``, and keys recur."""
+    """Number of different keys in an example, each with one value. More pairs must fit into ``length``, so that keys recur."""
     vocabulary: int = 16
-    """Number of different tokens of keys and values, half of each; even."""
+    """Number of different tokens of keys and values together, an even number. Half of them are for keys."""
     longest: int = 3
-    """Largest number of tokens of a key or a value; numbers from 1 up to it are equally frequent."""
+    """Largest number of tokens in a key or a value. All numbers from 1 to this one are equally frequent."""
 
     def __post_init__(self) -> None:
         require_range("fuzzy_recall.longest", self.longest, 1, 4, "counts tokens of a key or a value")

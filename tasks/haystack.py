@@ -47,13 +47,13 @@ class Options(SyntheticOptions):
     length: int = 256
     """Length in bytes, including the question."""
     values: Values = Values.digits
-    """Values of the keys: ``digits`` for ten classes, or ``letters`` for 26."""
+    """Kind of the values: ``digits`` for ten classes, or ``letters`` for 26."""
     distractors: int = 1
-    """Number of needles with other keys than the one in the question; at most 25."""
+    """Number of needles whose key is not the one in the question; at most 25."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
     shallowest: float = 0.0
-    """Smallest depth of the needle, drawn uniformly up to ``deepest``: 0 is the start of the text, 1 its end."""
+    """Smallest depth of the needle. Depths are drawn uniformly from here to ``deepest``; 0 is the start of the text, 1 its end."""
     deepest: float = 1.0
     """Largest depth of the needle; equal to ``shallowest`` for a fixed depth."""
 

@@ -20,11 +20,12 @@ class Options:
     """Options of the task ``image_arrays``."""
 
     path: str = "images.npz"
-    """Path of the file, absolute or below the data folder, with train_images, train_labels, test_images and test_labels."""
+    """Path of the file, absolute or below the data folder. The file contains train_images, train_labels, test_images and
+    test_labels."""
     title: str = "images"
     """Name of the data in tables."""
     channels: int = 3
-    """Number of channels, 1 or 3; required of the file like height, width and classes."""
+    """Number of channels, 1 or 3. The file must have this number, and the given height, width and classes."""
     height: int = 32
     width: int = 32
     classes: int = 10

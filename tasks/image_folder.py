@@ -35,7 +35,8 @@ class Options:
     """Options of the task ``image_folder``."""
 
     path: str = "images"
-    """Path, absolute or below the data folder, with folders train and test (or val), each with one folder for each class."""
+    """Path of the folder, absolute or below the data folder. It contains the folders train and test (or val), each with one folder
+    per class."""
     title: str = "images"
     """Name of the data in tables."""
     classes: int = 1_000
@@ -47,7 +48,8 @@ class Options:
     patch: int = 16
     """Side of a patch in pixels."""
     valid: float = 0.02
-    """Share of the training images for validation, in the proportions of the classes; unused if valid and test have folders."""
+    """Share of the training images that is used for validation, in the proportions of the classes. It is not used if valid and test
+    have folders."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""

@@ -29,7 +29,7 @@ class Options(SyntheticOptions):
     occurrences: int = 1
     """Number of earlier occurrences of the last token; the label is the token after the latest one."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("induction.length", self.length, 4, 16_384, "counts tokens")

@@ -58,15 +58,15 @@ class Options:
     max_arguments: int = 10
     """Largest number of arguments of a list; the smallest is two."""
     train: int = 10_000
-    """Number of training expressions: generated ones, or the first ones of ``lra``."""
+    """Number of training expressions. With ``files=lra``, they are the first ones of the file."""
     valid: int = 1_000
-    """Number of validation expressions, like ``train``."""
+    """Number of validation expressions. With ``files=lra``, they are the first ones of the file."""
     test: int = 2_000
     """Number of test expressions; 2,000 for ``lra``."""
     data_seed: int = 0
     """Seed of generated expressions."""
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena, to which depth, arguments and shortest length do not apply."""
+    """``generated``, or ``lra`` for the files of Long Range Arena. Depth, arguments and shortest length do not apply to these."""
     root: str = ""
     """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 

@@ -43,9 +43,9 @@ class Options(TextOptions):
     draws: int = 1
     """Number of copies of each training sequence, each with its own mask."""
     valid_tokens: int = 0
-    """Number of validation tokens, the same share of each text from its beginning; 0 for all."""
+    """Number of validation tokens. The same share of each text is used, from its beginning; 0 means all."""
     test_tokens: int = 0
-    """Number of test tokens, taken in the same way."""
+    """Number of test tokens, which are chosen in the same way as validation tokens."""
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")

@@ -23,9 +23,9 @@ class Options(SyntheticOptions):
     """Options of the task ``memorise``."""
 
     length: int = 32
-    """Length in tokens, half keys and half blanks; even."""
+    """Length in tokens, an even number. Half of the tokens are keys, and half are blanks."""
     vocabulary: int = 256
-    """Number of different keys and values, half of each; even. Values occur as labels only."""
+    """Number of different keys and values together, an even number. Half of them are keys. Values occur as labels only."""
     train: int = 256
     test: int = 1_280
 

@@ -49,10 +49,10 @@ class Options(SyntheticOptions):
     grid: int = 6
     """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
     marks: int = 1
-    """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
+    """Number of different marks in a mosaic, from 1 to 8. A different digit follows each."""
     kinds: int = added_later(CLASSES)
-    """Number of different digits in a mosaic, drawn anew for each; a model that knows only which digits a mosaic shows, but not
-    where, has an accuracy of 1 / ``kinds``."""
+    """Number of different digits in a mosaic, which are drawn anew for each. A model that knows only which digits occur in a
+    mosaic, but not where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
     """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
 

@@ -25,23 +25,25 @@ class Options(SyntheticOptions):
     """Options of the task ``mqar``."""
 
     length: int = 64
-    """Length in tokens; even. Pairs come first, then queries among filler."""
+    """Length in tokens, an even number. Pairs come first, then queries among filler."""
     pairs: int = 16
     """Number of pairs of a key and its value, each queried once; at most a quarter of ``length``."""
     fewest_pairs: int = added_later(0)
-    """Smallest number of pairs of a training or validation example, drawn uniformly up to ``pairs``; 0 for always ``pairs``."""
+    """Smallest number of pairs in a training or validation example. The number is drawn uniformly from here to ``pairs``; 0 means
+    always ``pairs``."""
     most_pairs: int = added_later(0)
-    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for the
-    numbers of training. More pairs than a quarter of ``length`` take four tokens each; all sequences of the test are filled up to
-    the longest."""
+    """Largest number of pairs in the test. The test has ``fewest_pairs`` pairs, twice as many, and so on, with separate scores; 0
+    means the numbers of training. If the pairs are more than a quarter of ``length``, the sequence has four tokens for each pair.
+    All sequences of the test are filled up to the longest one."""
     vocabulary: int = 64
-    """Number of different keys and values, half of each; even."""
+    """Number of different keys and values together, an even number. Half of them are keys."""
     alpha: float = 0.01
-    """Exponent of the distribution of gaps before a query, proportional to g^(alpha - 1); 1 for a uniform one."""
+    """Exponent of the distribution of the gap g before a query, which is proportional to g^(alpha - 1); 1 gives a uniform
+    distribution."""
     fillers: int = 1
-    """Number of different filler tokens; none is a key or a value."""
+    """Number of different filler tokens. None of them is a key or a value."""
     causal: bool = False
-    """True if position i attends to positions up to i only, as published."""
+    """True for a causal task, as published, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")

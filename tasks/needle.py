@@ -30,15 +30,15 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
     needles: int = 4
-    """Number of keys with values, at most a quarter of ``length``; all are queried, in another order."""
+    """Number of keys with values, at most a quarter of ``length``. All of them are queried, in another order."""
     vocabulary: int = 64
-    """Number of different keys and values, half of each; even."""
+    """Number of different keys and values together, an even number. Half of them are keys."""
     hay: int = 64
-    """Number of different tokens of diverse hay; none is a key or a value."""
+    """Number of different tokens of diverse hay. None of them is a key or a value."""
     longer: int = 4
-    """Largest test length as a multiple of ``length``, a power of two; the test has all powers of two up to it."""
+    """Largest test length divided by ``length``, a power of two. The test has all lengths in between that double the one before."""
     causal: bool = added_later(True)
-    """True if position i attends to positions up to i only; otherwise ``longer`` is 1."""
+    """True for a causal task, in which each position sees only itself and earlier positions; otherwise ``longer`` must be 1."""
 
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")

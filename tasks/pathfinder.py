@@ -51,24 +51,25 @@ class Options:
     contour: int = 9
     """Number of dashes of the target path; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
-    """Number of short paths beside the two long ones, each with a third as many dashes, at least two.
-
-    Published for a contour of 14: 5 at sides 32 and 64, 8 at 128, 7 at 256.
-    """
+    """Number of short paths beside the two long ones. Each has a third as many dashes, but at least two. For a contour of 14,
+    published numbers are 5 at sides 32 and 64, 8 at 128, and 7 at 256."""
     turn: int = 45
     """Largest turn between consecutive dashes in degrees; a multiple of five."""
     contrast: float = 1.0
     """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Number of training images: generated ones, or the first ones of the training split of ``lra``, eight tenths of its images."""
+    """Number of training images. With ``files=lra``, they are the first ones of the training split, which has eight tenths of the
+    images."""
     valid: int = 200
-    """Number of validation images: generated ones, or the first ones of the validation split of ``lra``, one tenth."""
+    """Number of validation images. With ``files=lra``, they are the first ones of the validation split, which has one tenth of the
+    images."""
     test: int = 400
-    """Number of generated test images; ignored for ``lra``, of which one tenth is the test split, complete."""
+    """Number of generated test images. It is ignored with ``files=lra``, whose test split is always one tenth of the images."""
     data_seed: int = 0
     """Seed of the images, or of the division of ``lra`` into splits."""
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena, to which distractors, turn and contrast do not apply."""
+    """``generated``, or ``lra`` for the files of Long Range Arena. The options distractors, turn and contrast do not apply to
+    these."""
     root: str = ""
     """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 

@@ -49,9 +49,9 @@ class Options:
     files: Files = Files.newsgroups
     """``newsgroups`` or ``aan``."""
     length: int = 512
-    """Number of bytes read of each document, the first ones; 4,000 in Long Range Arena."""
+    """Number of bytes that are read of each document, from its beginning; 4,000 in Long Range Arena."""
     train: int = 20_000
-    """Number of training pairs: drawn ones, or the first ones of ``aan``, with 0 for all."""
+    """Number of training pairs to draw. With ``files=aan``, they are the first ones of the file, and 0 means all."""
     valid: int = 2_000
     """Number of validation pairs to draw; unused for ``aan``."""
     test: int = 4_000

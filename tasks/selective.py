@@ -47,12 +47,13 @@ class Options(SyntheticOptions):
     modulus: int = 4
     """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority
-    """``sum`` of the marked digits modulo ``modulus``, or ``majority``, the most frequent of them, without ties."""
+    """``sum`` of the marked digits modulo ``modulus``, or ``majority``: the most frequent of them, without ties."""
     unmarked: Unmarked = added_later(Unmarked.balanced)
-    """``balanced``: over all tokens every digit is equally frequent, so that such counts are uninformative. ``independent``: drawn
-    uniformly, so that the most frequent digit over all tokens is the majority of the marked ones more often than by chance."""
+    """How the digits without a mark are drawn. With ``balanced``, every digit is equally frequent over all tokens, so counts over
+    all tokens are uninformative. With ``independent``, they are drawn uniformly. The most frequent digit over all tokens is then
+    the majority of the marked digits more often than by chance."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)

@@ -32,15 +32,15 @@ class Options:
     """Options that all tasks of text classification have."""
 
     length: int = 256
-    """Number of tokens read, the first ones; of two texts the longer is cut."""
+    """Number of tokens of an example, from its beginning. If two texts are too long, the longer one is cut."""
     tokens: Tokens = Tokens.bytes
     """``bytes``, ``wordpiece`` or ``bpe`` learned from the training split, or ``file``."""
     vocabulary: int = 0
     """Largest vocabulary, with three special ids; 0 for 259 (bytes), 8,192 (learned) or 65,536 (file)."""
     train: int = 0
-    """Number of training rows, the first ones; 0 for all except those for validation."""
+    """Number of training examples, taken from the first ones; 0 for all except those for validation."""
     valid: int = 0
-    """Number of validation rows, cut from the training split; 0 for a tenth, at most 5,000."""
+    """Number of validation examples, cut from the training split; 0 means a tenth, at most 5,000."""
     tokenizer: str = ""
     """Path of a ``tokenizer.json`` or its folder, for ``tokens=file``."""
     root: str = ""
@@ -225,7 +225,7 @@ class QnliFiles(Enum):
     published = "published"
     """Splits train and dev; dev is the test split."""
     dev = "dev"
-    """Split dev only, divided here: not an official division, so that its scores are not comparable to others."""
+    """Only the split dev, which is divided here. This is not an official division, so scores cannot be compared with others."""
 
 
 @dataclass
@@ -233,7 +233,7 @@ class QnliOptions(Options):
     """Options of the task ``qnli``."""
 
     length: int = 384
-    """Number of tokens read; of two texts the longer is cut."""
+    """Number of tokens of an example. If the question and the sentence are too long, the longer one is cut."""
     files: QnliFiles = QnliFiles.published
     """``published``, or ``dev`` if only that split is available."""
 
@@ -306,7 +306,7 @@ class MrpcOptions(Options):
     """Options of the task ``mrpc``."""
 
     length: int = 384
-    """Number of tokens read; of two texts the longer is cut."""
+    """Number of tokens of an example. If two sentences are too long, the longer one is cut."""
 
     owner: ClassVar[str] = "mrpc"
 
@@ -341,7 +341,7 @@ class ImdbOptions(Options):
     """Options of the task ``imdb``."""
 
     length: int = 1_024
-    """Number of tokens read, the first ones."""
+    """Number of tokens of a review, from its beginning."""
 
     owner: ClassVar[str] = "imdb"
 

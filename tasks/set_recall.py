@@ -31,7 +31,7 @@ class Options(SyntheticOptions):
     key: int = 8
     """Number of channels of a key, each -1 or 1."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("set_recall.key", self.key, 2, 14, "counts channels")

@@ -44,11 +44,12 @@ class Options(SyntheticOptions):
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
-    """True to draw words from the transpositions and the identity only; their products are all elements of the group."""
+    """True to draw only exchanges of two things and the identity. Their products are all elements of the group."""
     length: int = 32
     """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Length of a test word, with separate scores for the first ``length`` positions, the next ``length``, twice as many, etc."""
+    """Length of a test word in group elements. The first ``length`` positions, the next ``length``, twice as many after them, and
+    so on, have separate scores."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)

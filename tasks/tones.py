@@ -42,7 +42,7 @@ class Options(SyntheticOptions):
     noise: float = 0.25
     """Largest level of the noise in each band; tones have levels from 0.5 to 1."""
     causal: bool = False
-    """True if position i attends to positions up to i only."""
+    """True for a causal task, in which each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("tones.high", self.high, 2, 1_000, "counts bands")

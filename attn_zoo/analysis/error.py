@@ -28,7 +28,7 @@ class ApproximationError:
     """Approximation errors of one mechanism with one set of options, its cost, and facts that help to interpret the errors."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
-    """Relative errors, float64; one draw for a deterministic mechanism."""
+    """Relative errors in float64. For a mechanism that is not random, there is one draw."""
     drawn: bool
     """True if the mechanism is random: random features, hashes, or untrained parameters."""
     flops: int
@@ -38,7 +38,7 @@ class ApproximationError:
     parameters: int
     """Number of trainable parameters of one layer; here they are untrained."""
     streams: Mapping[str, str]
-    """Extra projections by name, each with the projection that it is a copy of (its initialisation)."""
+    """Additional inputs (streams) by name, each with the projection that it is initialised as a copy of."""
     reads: tuple[str, ...]
     """Inputs that influence the output."""
     tied: float | None

@@ -64,7 +64,7 @@ class Subject:
     batches: Sequence[Any]
     name: str
     trained: bool
-    """True where the weights were trained."""
+    """True if the weights were trained."""
     weights: str
     """Description of the weights."""
     data: str

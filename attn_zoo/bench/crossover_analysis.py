@@ -55,7 +55,7 @@ class Crossover:
     longest: int
     """Longest length that was compared."""
     exact: bool
-    """True if the figures are exact: counted figures have no noise, hence no interval."""
+    """True if the figures are counted. Counted figures have no noise and therefore no interval."""
 
     def describe(self) -> str:
         """Return the crossover as the text of a table cell, with rounded lengths."""

@@ -46,9 +46,9 @@ class Figures:
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """Values by quantity, one for each round from the first on; None if there is no figure."""
+    """Values by quantity. Each list has one value per round from the first on, or None if there is no value."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
+    """Reason of the failure, by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
         """Return the values of a quantity in all rounds. The list is empty if there are none."""

@@ -21,10 +21,10 @@ class Probe:
     """A quantity and the request to a worker process that measures it."""
 
     quantity: str
-    """Quantity under which a failure is noted; the answer may hold further quantities."""
+    """Quantity that is reported as failed if the request fails. The answer may contain other quantities too."""
     take: Callable[[Ask, Figures], Answer]
     needed: bool = True
-    """True if the whole cell fails if this probe fails."""
+    """True if a failure of this probe means that the cell cannot be measured."""
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:

@@ -51,7 +51,7 @@ class TimingProtocol:
     """
 
     device: str = "cpu"
-    """``cpu`` or ``cuda``; decides the clock."""
+    """``cpu`` or ``cuda``, which decides the clock."""
     rounds: int = 5
     """Number of rounds; each gives one value for every subject."""
     order: str = "shuffled"
@@ -61,7 +61,7 @@ class TimingProtocol:
     warmup: int = 1
     """Untimed steps at the beginning of every round."""
     seconds: float = 0.2
-    """Seconds that a timing covers by repeating its step, at least once."""
+    """Seconds for which a step is repeated in one timing; it runs at least once."""
     most_repeats: int = MOST_REPEATS
     """Maximum number of these repetitions."""
     statistic: str = "median and quartiles"
@@ -69,8 +69,8 @@ class TimingProtocol:
     unstable: float = UNSTABLE
     """Share of the median above which an interquartile range marks a figure as unstable."""
     rotate_bytes: int = 0
-    """Bytes that all copies of the inputs exceed together. Steps read the copies in turn, so that a cache of this size does not
-    hold a copy when it is read again. 0 means one copy, with caches as the step before left them."""
+    """Bytes that all copies of the inputs together must exceed. Steps read the copies in turn, so that a cache of this size no
+    longer contains a copy when it is read again. 0 means one copy, and caches stay as the step before left them."""
     threads: int | None = None
     """PyTorch's threads on the CPU; None if unknown."""
     allocator: str = "default"

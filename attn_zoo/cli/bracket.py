@@ -29,20 +29,20 @@ class Trial(NamedTuple):
 
     rate: float
     steps: int
-    """Maximum number of steps: a rung of the cap."""
+    """Maximum number of training steps, which is that of a rung."""
     second: bool = False
-    """True for the second seed."""
+    """True if the trial has the second seed."""
 
 
 class Result(NamedTuple):
     """Result of a trial."""
 
     score: float | None
-    """Last validation score as a share of the ceiling, higher is better; None for a trial that diverged or failed."""
+    """Last validation score divided by the ceiling; higher is better. It is None for a trial that diverged or failed."""
     succeeded: bool = False
-    """True if the trial ended at the criterion."""
+    """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf
-    """Steps to 90 % of the ceiling; infinite if they were not enough."""
+    """Number of steps until the score was 90 % of the ceiling; infinite if it never was."""
 
 
 Results = Mapping[Trial, Result]

@@ -36,7 +36,7 @@ class DataConfig:
     """Config group ``data``: where published data sets are."""
 
     root: str = ""
-    """Folder; empty is $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. If it is empty, it is $ATTN_ZOO_DATA or, without this variable, ``data``."""
 
 
 @dataclass
@@ -44,9 +44,9 @@ class CheckpointConfig:
     """Config group ``checkpoint``: how often the state of a run is saved, so that an interrupted run can continue."""
 
     every: int = 0
-    """Steps between two checkpoints; 0 means by time alone."""
+    """Number of steps between two checkpoints; 0 means that only the time decides."""
     minutes: float = 10.0
-    """Minutes between two checkpoints; 0 means by steps alone, and with both 0 there are no checkpoints."""
+    """Minutes between two checkpoints; 0 means that only the steps decide. If both are 0, there are no checkpoints."""
 
 
 @dataclass
@@ -64,20 +64,20 @@ class TuningConfig:
     """Config group ``tuning``: the search of hyperparameters. Nothing is searched if ``space`` is empty."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
-    """Sweeps to search over, by key of a setting; a key on the command line takes precedence."""
+    """Values to search, by key. A key on the command line takes precedence."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Candidates for the hyperparameters of each attention, by its name."""
+    """Values of the hyperparameters to try for each mechanism, by its name."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
-    """Default rows of ``attn-zoo tune``."""
+    """Mechanisms that ``attn-zoo tune`` searches by default."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
-    """Default tasks of ``attn-zoo tune``."""
+    """Tasks on which ``attn-zoo tune`` searches by default."""
     main: List[str] = field(default_factory=list)  # noqa: UP006
     """Mechanisms that have five seeds from the start in ``attn-zoo tune``, as controls have (``attn_zoo.cli.seeds``)."""
     sampler: str = "grid"
-    """Sampler of trials: ``grid``, which takes every combination, ``tpe``, Optuna's, or ``bracket``, which seeks the best learning
-    rate of runs until a criterion (``attn_zoo.cli.bracket``)."""
+    """How trials are chosen. ``grid`` tries every combination. ``tpe`` is Optuna's sampler. ``bracket`` searches the learning rate
+    of runs until a criterion (``attn_zoo.cli.bracket``)."""
     trials: int = 0
-    """Number of trials; 0 is the whole grid, or as many as a bracketed search needs."""
+    """Number of trials. 0 means all combinations, or as many trials as a bracketed search needs."""
     at_once: int = 4
     """Number of trials that ``tpe`` draws at once; independent of the launcher, so that a study is the same with any launcher."""
     startup: int = 5
@@ -92,24 +92,26 @@ class Settings:
     weights and callback."""
 
     records: str = "runs"
-    """Folder that records are added to."""
+    """Folder to which records are added."""
     sweeps: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Sweeps of an experiment that is not a single grid, each as on the command line: KEY=VALUE,... separated by spaces."""
+    """Sweeps of an experiment that does not consist of a single grid. Each is written as on the command line: KEY=VALUE,...
+    separated by spaces."""
     report: bool = True
     """Print the leaderboard after all runs."""
     overview: bool = False
     """Print only the leaderboard's first table, and save it as a picture beside the records."""
     threads: int = 0
-    """PyTorch's threads within an operation, in each process; 0 keeps PyTorch's number. Equal numbers give bit-equal results."""
+    """Number of threads that PyTorch uses within an operation, in each process. 0 keeps PyTorch's number. Runs with equal numbers
+    give bit-equal results."""
     launcher: Any = None
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)
-    """Number of runs at a time, with a launcher (``launch=``)."""
+    """Number of runs that are executed at the same time, with a launcher (``launch=``)."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
     callback: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Class that follows each run, such as a tracker: FILE.py:NAME."""
+    """Class in a user's file that is told about each run, such as an experiment tracker, written FILE.py:NAME."""
 
 
 @dataclass
@@ -119,11 +121,11 @@ class RunConfig(Settings):
     attention: Any = None
     task: Any = None
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Options of attentions by name, for a sweep over several; attention.OPTION takes precedence."""
+    """Options of mechanisms by the name of the mechanism, for a sweep over several. attention.OPTION takes precedence."""
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Level of the task, which proposes sizes; None for the first level on its card."""
+    """Preset of the task, which proposes sizes. None means the first preset on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: _ungiven(ModelSpec))
     budget: Any = field(default_factory=lambda: _ungiven(Budget))

@@ -25,13 +25,13 @@ class Job:
     """One run that is to be executed."""
 
     spec: RunSpec
-    """Resolved spec."""
+    """Specification of the run, with all values resolved."""
     locations: Mapping[str, Any] = field(default_factory=dict)
     """Task options that give the location of data."""
     tuning: Tuning | None = None
-    """Role of the run in a study."""
+    """Which hyperparameter search the run belongs to; None if it belongs to none."""
     longer: str | None = None
-    """Id of a longer trial that goes on from the last step of this one, if it is done; see ``Checkpoint.longer``."""
+    """Id of a trial that has continued this one with more steps, if there is one; see ``Checkpoint.longer``."""
 
     @property
     def run_id(self) -> str:
@@ -61,7 +61,7 @@ class Plan:
     """Jobs of the runs; empty for a study, whose trials are drawn later."""
     settings: Settings
     study: Study | None = None
-    """Hyperparameter search whose trials are the runs; None without one."""
+    """Hyperparameter search whose trials are the runs; None if the runs are not trials."""
     command: tuple[str, ...] = ()
     """Command as typed, which records store."""
     folder: str = field(default_factory=os.getcwd)

@@ -40,15 +40,15 @@ class Study:
 
     id: str
     space: Mapping[str, str]
-    """Sweeps by key, as Hydra writes them."""
+    """Values to search, by key, as Hydra writes them."""
     base: RunSpec
-    """Spec that all trials share, with an arbitrary value for each key of the space."""
+    """Specification that all trials share. Its searched keys have arbitrary values."""
     locations: Mapping[str, Any]
     order: tuple[str, ...]
     """Keys of the space in the order in which a sampler draws them."""
     tuning: TuningConfig
     trials: int
-    """Number of trials; 0 if it depends on the results."""
+    """Number of trials; 0 if the results decide how many there are."""
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
         """Return the specification of a run in which the searched keys have these values.

@@ -82,11 +82,11 @@ class Case:
     subject: str
     check: str
     contract: str
-    """Sentence that the check tests."""
+    """Rule that the check tests, as a sentence."""
     run: Callable[[], str | None]
     variant: str = "default"
     implementation: str = ""
-    """Implementation under check; empty if the entry has none to choose from."""
+    """Implementation that is checked; empty for a task, which has none."""
     unavailable: str | None = None
     """Reason why this machine cannot run the case, or None."""
 
@@ -127,7 +127,8 @@ class Result:
     detail: str
     seconds: float
     raised_at: str = ""
-    """File and line at which the entry raised an exception, outside of torch and the kit; empty if it did not."""
+    """File and line at which the plugin raised an exception, outside of torch and the conformance tests; empty if it raised
+    none."""
 
     def __str__(self) -> str:
         return f"{self.status:8}{self.case.id}" + (f": {self.detail}" if self.detail else "")
@@ -151,7 +152,7 @@ class Report:
     note: str = ""
     """Sentence about all results, such as the sizes that were drawn."""
     unknown: str = ""
-    """Gap that no check could close, as part of the summary line; empty if there is none."""
+    """Gap in what the checks can test, as part of the summary line; empty if there is none."""
 
     @property
     def ok(self) -> bool:

@@ -40,11 +40,11 @@ class Subject:
     implementation: str
     device: torch.device
     brief: bool = False
-    """True to leave out the drawn sizes, for options that the kit varies."""
+    """True to leave out the drawn sizes. It is used when checks run for other values of an option."""
     moved: float = 0.0
     """Distance of the parameters from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """Cache of the cost checks, so that they run each length once."""
+    """Cache of measured costs, so that the cost checks run each length once."""
 
     @property
     def dtype(self) -> torch.dtype:

@@ -128,7 +128,7 @@ class PublishedOptions:
 
     patch: int = 4
     train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
+    """Number of training images, taken from the first ones; 0 for all except those for validation."""
     valid: int = 5_000
     """Number of validation images, cut from the published training split in the proportions of the classes."""
     augment: Augment = Augment.none
