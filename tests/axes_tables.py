@@ -222,16 +222,13 @@ def _kept(row: Row | None) -> list[float] | None:
 
 
 def beyond_finding(found: Mapping[str, Sequence[float]]) -> str:
-    """Return in one sentence which row keeps most at the longest inputs, and what softmax keeps."""
+    """Return in one sentence which other row scores most at the longest inputs, and what softmax scores there."""
     others = {name: kept for name, kept in found.items() if name != BASELINE}
     if BASELINE not in found or not others:
         return "Not decided: softmax or all other rows are not recorded."
     best = max(others, key=lambda name: others[name][-1])
-    return (
-        f"Among the other rows `{best}` scores most at {TIMES[-1]} times the trained length, {100 * others[best][-1]:.0f} % after "
-        f"{100 * others[best][0]:.0f} % at the trained one; softmax scores {100 * found[BASELINE][-1]:.0f} % after "
-        f"{100 * found[BASELINE][0]:.0f} %."
-    )
+    scored = {name: f"{100 * kept[-1]:.0f} % ({100 * kept[0]:.0f} % at the trained length)" for name, kept in found.items()}
+    return f"At {TIMES[-1]} times the trained length, softmax scores {scored[BASELINE]}, and the best other row, `{best}`, {scored[best]}."
 
 
 def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
