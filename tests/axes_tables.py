@@ -228,7 +228,8 @@ def beyond_finding(found: Mapping[str, Sequence[float]]) -> str:
         return "Not decided: softmax or all other rows are not recorded."
     best = max(others, key=lambda name: others[name][-1])
     scored = {name: f"{100 * kept[-1]:.0f} % ({100 * kept[0]:.0f} % at the trained length)" for name, kept in found.items()}
-    return f"At {TIMES[-1]} times the trained length, softmax scores {scored[BASELINE]}, and the best other row, `{best}`, {scored[best]}."
+    at = f"At {TIMES[-1]} times the trained length"
+    return f"{at}, softmax scores {scored[BASELINE]}, and the best other row, `{best}`, {scored[best]}."
 
 
 def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
