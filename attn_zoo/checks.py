@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 MOST = 2**31 - 1
-"""Upper bound of counts: lengths, widths, steps."""
+"""Upper bound of counts such as lengths, widths and steps."""
 
 BOUND = "bound"
-"""Key of a field's metadata under which the ``Bound`` of an option is kept, see ``contract.options``."""
+"""Key in a dataclass field's metadata under which the ``Bound`` of an option stands, see ``contract.options``."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")

@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
-"""Environment variable with the reasons of the deaths so far, by what the process was doing."""
+"""Environment variable with the reasons of the deaths so far, by what the process was doing when it died."""
 STARTED = "ATTN_ZOO_STARTED"
-"""Environment variable with the time when the command started, which several processes may execute in turn."""
+"""Environment variable with the time when the command started. Several processes may execute a command in turn."""
 
 GRACE = 120.0
 """Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
 RUN = "the run "
-"""Beginning of what a process does that executes a run; the id of the run follows."""
+"""Beginning of the note of a process that executes a run; the id of the run follows."""
 IMPORT = "the import of plugin "
-"""Beginning of what a process does that imports a plugin; its module or path follows."""
+"""Beginning of the note of a process that imports a plugin; the module or path of the plugin follows."""
 KILLED = "was killed, probably for lack of memory"
-"""How a process ended that got SIGKILL."""
+"""Phrase that says how a process ended that got SIGKILL."""
 TRIES = 2
-"""Deaths during one run after which it is not tried again."""
+"""Number of deaths during one run after which the run is not tried again."""
 _SIZE = 2**14
 _note: mmap.mmap | None = None
 """Memory shared with the process that waits for this one; None if there is none."""

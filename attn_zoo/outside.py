@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 PLAIN = (signal.SIG_DFL, signal.default_int_handler)
-"""Handlers of a signal that nobody has set."""
+"""Handlers that a signal has if nobody has set another."""
 
 _TRACEBACK = vars(BaseException)["__traceback__"]
 

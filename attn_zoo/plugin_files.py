@@ -13,7 +13,7 @@ from types import ModuleType
 from attn_zoo.escapes import error_text
 
 VARIABLE = "ATTN_ZOO_PLUGIN"
-"""Environment variable with the paths of plugins, separated as in PATH; every process of the zoo loads them."""
+"""Environment variable with the paths of plugins, separated as in PATH. Every process of attn-zoo loads them."""
 
 
 def load(path: Path) -> list[ModuleType]:

@@ -14,7 +14,7 @@ from attn_zoo.outside import Outside
 from attn_zoo.process_state import kept, sentence
 
 SLOW = 5.0
-"""Seconds after which a plugin that is still being imported is named."""
+"""Seconds after which a warning names a plugin that is still being imported."""
 
 
 class PluginWarning(UserWarning):

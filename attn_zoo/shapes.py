@@ -9,13 +9,13 @@ from torch import Tensor
 Queries = Float[Tensor, "batch heads queries head_dim"]
 """Queries, and the output of each query."""
 Keys = Float[Tensor, "batch heads keys head_dim"]
-"""Keys, values, or streams of their tokens."""
+"""Keys, values, or other vectors of the tokens that are attended to."""
 KeyValid = Bool[Tensor, "batch keys"] | None
 """True for a real token, False for padding; None if all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]
-"""Keys or values compressed along the length."""
+"""Keys or values that are compressed along the sequence."""
 CompressedValid = Bool[Tensor, "batch r"] | None
-"""True for a compressed key that holds a real token; None if all do."""
+"""True for a compressed key that contains a real token; None if all do."""
 
 
 def real_positions(tokens: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid) -> Bool[Tensor, "batch n"]:

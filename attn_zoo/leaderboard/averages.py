@@ -15,11 +15,11 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
 
 CUT = 0.25
-"""Share of the lowest and of the highest scores that an interquartile mean leaves out."""
+"""Share of scores at either end, the lowest and the highest, that an interquartile mean leaves out."""
 RESAMPLES = 2000
 """Number of bootstrap samples."""
 SEEDS = 3
-"""Number of seeds that tasks must share if they were not run with the same seeds."""
+"""Number of seeds that the tasks of a row must share if they were not run with the same seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Averages:
     """Average score of each row over several tasks. Each task has the same weight."""
 
     rows: Mapping[str, Estimate]
-    """Interquartile mean of each row with a score on every task, by label, over the scores of all tasks and seeds. Its interval
-    is a bootstrap's that draws seeds within each task; a row with one seed has none."""
+    """Interquartile mean over the scores of all tasks and seeds, by label of the row. Its interval is that of a bootstrap that
+    draws seeds within each task; with one seed, there is none."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""

@@ -14,15 +14,16 @@ from attn_zoo.leaderboard.table import Block, Board, Row, Within
 from attn_zoo.records.shape import bounds
 
 DISTURBED = 2.0
-"""Training time over (steps · median step time) above which a run was paused or shared its processor."""
+"""Training time divided by the expected time, above which a run was paused or shared its processor."""
 DISTURBANCE = 10.0
-"""Least excess in seconds; a slow first step of a short run does not count as a disturbance."""
+"""Seconds by which a disturbed run must be longer than expected, so that a slow first step of a short run does not count."""
 _GIVEN = "as requested"
 
 Point = tuple[float, float]
-"""Cost until a validation, and the validation score."""
+"""Cost spent until a validation, and the validation score."""
 Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
-"""Function of a row, one of its runs, and a point of the run's curve: the cost until that point, None if it is unknown."""
+"""Function that returns the cost spent until a point of a run's curve, or None if it is unknown, from the row, the run and the
+point."""
 
 
 def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:

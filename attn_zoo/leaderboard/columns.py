@@ -25,10 +25,10 @@ from attn_zoo.leaderboard.table import COSTS, Board, Comparison, Row, Table
 from attn_zoo.terminal import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
-"""Letter of each cost in the column of fronts."""
+"""Letter that stands for each cost in the column ``front``."""
 LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
 EVERY = ("scores", "costs", "budgets", "times", "parts", "seeds")
-"""Views: the tables of text that a column may be part of."""
+"""Names of all views. A view is one of the tables into which the text formats divide a leaderboard table."""
 
 Value = Callable[[Row, Table], Any]
 Text = Callable[[Row, Table], str]
@@ -42,25 +42,25 @@ class Column:
     """Unique name: key in CSV and JSON, and CSS class on the page."""
     heading: str | Callable[[Table], str] = ""
     text: Text | None = None
-    """Text of a row; None for columns that only CSV and JSON have."""
+    """Function that returns the entry of a row as text; None for columns that only CSV and JSON have."""
     value: Value | None = None
-    """Figure of a row: a number, text, ``Estimate``, list or mapping; by default the row's field of the column's name."""
+    """Function that returns the value of a row. By default it is the field of the row that has the column's name."""
     unit: str | Callable[[Table], str] = ""
-    """Unit, which is written behind the heading."""
+    """Unit, which is written after the heading."""
     note: str = ""
-    """Explanation in a sentence."""
+    """Explanation of the column as a phrase."""
     least_first: bool = False
     """True if the first click on the heading sorts in ascending order."""
     views: tuple[str, ...] = ()
-    """Views in which it is shown as text, a part of ``EVERY``; the page shows every column that has a text."""
+    """Views that show the column, from ``EVERY``. The HTML page shows every column that has a text."""
     leaves: int = 0
-    """Place in the order in which a narrow terminal leaves columns out; 0 to stay."""
+    """Place in the order in which a narrow terminal leaves columns out; 0 if the column always stays."""
     measured: bool = False
-    """True if the figures are measured, so that only rows of one implementation group may be compared."""
+    """True if the values are measured, so that only rows of one implementation group may be compared."""
     shown: Callable[[Table], bool] = lambda table: True
-    """Function that tells if a table has the column as text."""
+    """Function that returns True if the text of a table has the column."""
     tip: Text = lambda row, table: ""
-    """Text of the tooltip on the page."""
+    """Function that returns the text of the tooltip on the HTML page."""
 
     def head(self, table: Table) -> str:
         """Return the heading of the column, with its unit."""

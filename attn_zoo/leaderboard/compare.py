@@ -25,9 +25,9 @@ from attn_zoo.records.shape import bounds
 
 BASELINE = "softmax"
 SEEDS_NEEDED = 3
-"""Number of seeds from which on noise is estimated: a row with fewer has no verdict."""
+"""Number of seeds that a verdict needs, because fewer seeds do not show the spread."""
 SMALLEST = 0.01
-"""Smallest difference that counts: absolute for shares (one point), relative to the larger score for other metrics and steps."""
+"""Smallest difference that counts: one point for percentage metrics; for other metrics and for steps, 1 % of the larger value."""
 _ROUNDING = 1e-6
 """Relative rounding error of scores, which are computed in single precision."""
 _LIKE_CONTROL = 0.02
@@ -49,9 +49,9 @@ class Resolution:
     """Smallest differences between scores that a metric can show on a test split."""
 
     share: bool
-    """True if the metric is a share, so that differences are points."""
+    """True for a percentage metric, whose differences are in points."""
     examples: int | None
-    """Number of test examples if the metric counts them; else None."""
+    """Number of test examples if the metric is a count of examples divided by their number; else None."""
     bounds: tuple[float, float] = EVERYWHERE
     """Least and greatest possible difference of two scores."""
 

@@ -21,7 +21,7 @@ from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
 
 TOLERANCE = 0.01
-"""Largest loss of score that never counts as worse: absolute for shares, relative to A's mean for other metrics."""
+"""Largest loss of score that never counts as worse: absolute for percentage metrics, relative to A's mean for other metrics."""
 COST_TOLERANCE = 0.1
 """Largest relative rise of a measured cost that never counts as worse."""
 
@@ -35,10 +35,10 @@ class Compared:
     """Title of the task, with the settings in which it differs from other tables of the same task."""
     metric: str
     a: Estimate | None
-    """Test score in A over all finished seeds; None without a score or without such a row."""
+    """Mean test score in A over all finished seeds; None if A has no such score."""
     b: Estimate | None
     judged: Judged | None
-    """Verdict on the scores; None if they cannot be compared, for reasons in ``findings``."""
+    """Verdict on the scores; None if they cannot be compared, for the reasons in ``findings``."""
     costs: tuple[Change, ...]
     findings: tuple[Finding, ...]
 

@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, pai
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
-"""Significance level: greatest share of comparisons of equal sets in which any row is called worse."""
+"""Significance level: if A and B are equal, the greatest probability that any row is called worse."""
 REGRESSIONS: Mapping[str, str] = {
     "worse": "a score is significantly worse",
     "slower": "a training step takes longer",
@@ -23,7 +23,7 @@ REGRESSIONS: Mapping[str, str] = {
     "missing": "a row or seed is only in A",
     "changed": "data, protocol or settings changed, so nothing was compared",
 }
-"""Findings that can fail a comparison; all others (better, faster, smaller, cheaper, fixed, new) never do."""
+"""Kinds of findings that can make a comparison fail. All others (better, faster, smaller, cheaper, fixed, new) never do."""
 METHOD = (
     "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
     f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
@@ -55,7 +55,7 @@ class Pair:
     tolerance: float
     """Tolerance in the unit of the score."""
     share: bool
-    """True if the score is a share, shown in per cent."""
+    """True for a percentage metric, whose scores are shown in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class Judged:
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
     difference: Estimate | None
-    """B minus A at shared seeds; the interval is of this row alone."""
+    """B minus A over shared seeds. Its interval is not corrected for the number of rows."""
     p: float | None
-    """Corrected p value of the hypothesis that B is not worse; None under ``SEEDS_NEEDED`` shared seeds."""
+    """Corrected p value of the hypothesis that B is not worse; None with fewer than ``SEEDS_NEEDED`` shared seeds."""
     least: float | None
-    """Smallest loss of score that would have been called worse, given this row's spread."""
+    """Smallest loss of score that would have been called worse, given the spread of this row."""
     why: str
 
 

@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.table import Table, shown_rows
 from attn_zoo.result_files import read_results
 
 LENGTH = 4096
-"""Number of tokens at which costs are shown if the file counts that length; else its longest length is used."""
+"""Number of tokens at which costs are shown. If a file does not count that length, its longest length is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CostColumn:
     said: str
     """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]
-    """Value by attention: bytes for the state, a multiple of softmax's for other costs."""
+    """Cost by mechanism: bytes of the recurrent state; for other costs, a multiple of softmax's cost."""
 
     @property
     def head(self) -> str:

@@ -34,7 +34,7 @@ _NAME, _HEAD = 20, 10
 """Greatest number of letters of a mechanism's name, and of a heading."""
 
 Strip = tuple[str, Sequence[Text]]
-"""A column as it is written: its heading, and a cell for every line and for chance."""
+"""Column as it is written: its heading, and one text for each mechanism and for the chance level."""
 
 
 def colours_here() -> str | None:

@@ -23,7 +23,8 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Verdict
 
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
-"""Fills of shaded cells: ColorBrewer's Blues, which no common colour blindness confuses with white or black."""
+"""Colours of shaded cells, from light to dark. They are ColorBrewer's Blues, which no common colour blindness confuses with white
+or black."""
 DARK_FROM = 5
 """Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
 NOT_RUN, NOT_APPLICABLE = "·", "n/a"
@@ -40,11 +41,11 @@ class Cell:
     row: Row | None = None
     """Row that is shown; None if the mechanism was not run."""
     shade: float | None = None
-    """Shade from 0, at the best control and below, to 1; None if the column is not shaded or there is no score."""
+    """Shade from 0 (no better than the best control) to 1 (the best); None if the column is not shaded or there is no score."""
     leads: bool = False
-    """True for the best row (without verdicts: the best mean); False if no mechanism beats the best control."""
+    """True for the best row or, without verdicts, for the best mean. It is False if no mechanism beats the best control."""
     marked: bool = False
-    """True if this is the best control, where shade begins."""
+    """True for the best control, at whose score the shades begin."""
     applicable: bool = True
     """False if the task is causal and the mechanism has no causal form."""
 
@@ -77,12 +78,13 @@ class Line:
     attention: str
     control: bool
     group: str
-    """Directions of the tasks that it was run on, or ``controls``: lines of one group stand together."""
+    """Directions in which the mechanism was run, or ``controls``. Lines of one group stand together."""
     cells: tuple[Cell, ...]
     costs: tuple[str, ...]
     """Costs as text; empty if unknown."""
     average: Estimate | None
-    """Average over tasks; None if the cells belong to several rows, or their row has none (see ``averages``)."""
+    """Average over tasks. None if the row has no average (see ``averages``), or if the cells show different rows of the
+    mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class HeatMap:
     costs: tuple[CostColumn, ...]
     means: Averages
     several: tuple[str, ...]
-    """Mechanisms recorded with several settings on a task, of which the best on validation is shown."""
+    """Mechanisms that were run with several settings on a task. The setting with the best validation score is shown."""
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -30,9 +30,9 @@ class LiteratureRow:
     label: str
     ours: Estimate | None
     figures: Mapping[str, tuple[Figure, ...]]
-    """Figures by title of source; several where a source varies a hyperparameter."""
+    """Published scores by title of the source; several if the source varies an option."""
     difference: Mapping[str, tuple[str, ...]]
-    """Differences of setting of this row alone, by title of source."""
+    """How the settings of each source differ from those of this row but not of all rows, by title of the source."""
 
     @property
     def spread(self) -> float | None:
@@ -50,7 +50,7 @@ class Verdict:
     """Labels of the two rows that were compared."""
     baseline: str
     difference: Estimate | None
-    """Score of the first minus score of the second; None if one has no score."""
+    """Score of the first row minus score of the second; None if one has no score."""
     word: str
     """``confirmed``, ``refuted`` or ``cannot tell``."""
 
@@ -64,9 +64,9 @@ class Literature:
     rows: tuple[LiteratureRow, ...]
     """Rows with a published score."""
     difference: Mapping[str, tuple[str, ...]]
-    """Differences of setting that all rows share, by title of source."""
+    """How the settings of each source differ from those of all rows, by title of the source."""
     flaws: Mapping[str, tuple[str, ...]]
-    """Known flaws of the figures on this task, by title of source."""
+    """Known flaws of the published scores on this task, by title of the source."""
     verdicts: tuple[Verdict, ...]
 
 

@@ -15,7 +15,7 @@ from attn_zoo.terminal import short
 COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""
 SHARES = (*COUNTED, "r2")
-"""Metrics of at most 1 that are shown in per cent and differ by points; ``r2`` has no lower bound."""
+"""Percentage metrics: they are at most 1, shown in per cent, and differ by points. ``r2`` has no lower bound."""
 _SIGNIFICANT = ("mse",)
 """Metrics in a unit of the task, which are written with significant digits."""
 

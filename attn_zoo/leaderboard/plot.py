@@ -49,7 +49,8 @@ class CostAxis:
     of: Callable[[Row], float | None]
     """Cost of a row; None if it is not known."""
     source: str
-    """Kind of the figures (counted or measured) and machine; empty for the machines of the records."""
+    """How the costs were found (counted, or measured on which machine). If it is empty, the machines of the records measured
+    them."""
     form: Callable[..., str] = plain
     """Format of a tick."""
 
@@ -71,7 +72,7 @@ AXES = {
 }
 """Costs that records hold, by name."""
 MECHANISM = CostAxis("mechanism", "FLOPs at 4,096 tokens", lambda row: row.mechanism_flops_4096 or None, _COUNT, short)
-"""Counted FLOPs of a row's mechanism at a length that tells quadratic from linear growth; 0 counts as unknown."""
+"""Counted FLOPs of a row's mechanism at a length that distinguishes quadratic from linear growth. A count of 0 is unknown."""
 
 Panel = tuple[Table, CostAxis]
 

@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
-"""Required lead of the baseline over the best control: absolute for shares (30 points), relative to the control otherwise."""
+"""Lead over the best control that the baseline needs: 30 points for percentage metrics, else this share of the control's score."""
 GROUPS_NEEDED = 3
 """Required number of groups of rows that differ significantly."""
 
@@ -24,14 +24,14 @@ class Separation:
     rows: tuple[str, ...]
     """Labels of the compared rows."""
     left_out: tuple[str, ...]
-    """Labels of rows with failed or too few seeds."""
+    """Labels of rows that were not compared, because a seed failed or there are too few."""
     seeds: int
     """Smallest number of seeds of a compared row."""
     pairs: int
     differing: int
     """Number of pairs that differ significantly."""
     groups: tuple[tuple[str, ...], ...]
-    """Groups of rows that differ significantly, the best first; rows that tie with members of two groups are in none."""
+    """Groups of rows that differ significantly, the best first. A row that ties with members of two groups is in neither."""
     baseline: str
     control: str | None
     """Label of the best control."""
@@ -39,7 +39,7 @@ class Separation:
     """Score of the baseline minus that of the best control."""
     separates: bool
     reasons: tuple[str, ...]
-    """Reasons why the task does not separate, or evidence that it does."""
+    """Reasons why the task does not separate mechanisms, or the evidence that it does."""
 
 
 def separates(table: Table, row: str = "softmax") -> Separation:

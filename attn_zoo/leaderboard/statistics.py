@@ -29,7 +29,7 @@ _TERMS = 10_000
 _SMALL_STEP = 1e-13
 """Relative step at which Newton's method has converged."""
 Run = Mapping[str, Any]
-"""Line of a frame of runs, with JSON text parsed."""
+"""One line of a dataframe of runs, with JSON text parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Estimate:
     half_width: float | None
     count: int
     ends: tuple[float, float] | None = None
-    """Ends of the interval if it is not symmetric, because it ends at a bound of the metric or is of another kind; else None."""
+    """Ends of the interval if it is not symmetric around the mean, for example because it is cut at a bound of the metric; else
+    None."""
 
     @property
     def low(self) -> float:
@@ -216,7 +217,7 @@ class Soon:
     low: float | None
     high: float | None
     cap: int
-    """Largest number of steps that a seed was trained for without coming so far; of all steps if all came so far."""
+    """Largest number of steps of a seed that did not reach 90 %, or of any seed if all reached it."""
 
     @property
     def order(self) -> float:

@@ -24,7 +24,7 @@ COSTS: Mapping[str, str] = {
 """Costs with which a score is compared, and the column that holds each."""
 _JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
-"""Costs that are the same on every machine and for every implementation; the others are measured."""
+"""Costs that are counted, so they are the same on every machine and for every implementation. All other costs are measured."""
 
 
 def runs_of(runs: pl.DataFrame) -> list[Run]:
@@ -42,9 +42,9 @@ class CurvePoint:
 
     step: int
     seconds: float
-    """Training time until then, median over seeds."""
+    """Training time in seconds until this step, median over seeds."""
     flops: float | None
-    """FLOPs of training until then, forward and backward."""
+    """FLOPs of training until this step, forward and backward."""
     valid: Estimate
 
 
@@ -76,7 +76,7 @@ class Block:
     """Implementation group: the requested implementation and the machines. Measured costs are compared only within a group."""
 
     measured_as: str
-    """``auto`` if the implementation was chosen by ``auto``, else the implementation asked for by name."""
+    """``auto`` if ``auto`` chose the implementation, else the name of the implementation that the run asked for."""
     machines: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class Within:
 
     budget: float | None
     score: Estimate | None
-    """Score within the budget; None if the budget does not suffice, or it is not known whether it does."""
+    """Score within the budget. None if the budget is too small for this row, or if this is not known."""
     spent: float | None
-    """Cost in the budget's unit when that score was reached, median over seeds."""
+    """Cost in the budget's unit at which the score was reached, median over seeds."""
     over: bool
-    """True if the budget does not suffice."""
+    """True if the budget is too small for this row."""
     note: str
     """Reason why there is no score, or a remark on it; may be empty."""
 
@@ -119,10 +119,10 @@ class Board:
     rule: str
     """Rule by which the budgets were chosen."""
     score: str
-    """Kind of score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
+    """Kind of score: ``valid``, the best one reached within the budget, or ``test``, of rows whose cost is within the budget."""
     budgets: Mapping[Block, float]
     rows: Mapping[str, Within]
-    """Score within the budget by label of row; for memory, of the best row of each mechanism."""
+    """Score within the budget, by label of the row. If the cost is memory, only the best row of each mechanism is included."""
 
     @property
     def budget(self) -> float | None:
@@ -140,10 +140,10 @@ class Comparison:
     against: str
     """Label of the other row."""
     difference: Estimate
-    """Score of ``row`` minus score of ``against``, with Welch's interval, which is of this pair alone."""
+    """Score of ``row`` minus score of ``against``. Its Welch interval is not corrected for the number of comparisons."""
     ratio: Estimate | None
-    """Logarithm of the quotient of their steps to 90 %, by which they are compared if both reached the criterion at all seeds; else
-    None."""
+    """Logarithm of the quotient of the two rows' steps to 90 %. None unless both reached the criterion with all seeds, in which
+    case the rows are compared by it."""
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome
@@ -167,15 +167,15 @@ class Row:
 
     attention: str
     setting: str
-    """Implementation, options and heads in which the row differs from others of its mechanism; may be empty."""
+    """Implementation, options and number of heads that distinguish the row from other rows of its mechanism; may be empty."""
     options: Mapping[str, Any]
     heads: int | None
-    """Heads of the layers if the table has rows of this mechanism with other heads than ``Table.model`` says; else None."""
+    """Number of heads, if the table has rows of this mechanism with another number than ``Table.model`` states; else None."""
     control: bool
     runs: tuple[Run, ...] = field(repr=False)
     """The runs of the row, sorted by seed: lines of ``attn_zoo.records.frame``."""
     warnings: tuple[str, ...]
-    """Recorded warnings about the setting, without the name of the mechanism; and that it costs more than softmax."""
+    """Recorded warnings about the settings, and a warning if the mechanism costs more than softmax."""
     test: Estimate | None
     """Test score over the finished seeds."""
     by_seed: Mapping[int, float]
@@ -183,11 +183,11 @@ class Row:
     valid: Estimate | None
     """Validation score of the weights that were tested."""
     parts: Mapping[str, Estimate]
-    """Test score of each part of the test that the task names, such as depths."""
+    """Test score on each part of the test split that the task names, such as depths."""
     train_gap: Estimate | None
-    """Training score minus test score, of the same weights."""
+    """Training score minus test score, with the same weights."""
     over_chance: Estimate | None
-    """Test score minus chance."""
+    """Test score minus the chance level."""
     curve: tuple[CurvePoint, ...]
     failures: tuple[Failure, ...]
     """Seeds without a test score."""
@@ -195,15 +195,16 @@ class Row:
     flops_per_example: int | None
     """FLOPs of a forward pass."""
     training_flops_per_example: float | None
-    """FLOPs of a forward and backward pass; three times a forward pass if the records do not count it."""
+    """FLOPs of a forward and backward pass over one example. If the records do not count them, they are estimated as three forward
+    passes."""
     training_flops_counted: bool
     """True if the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
-    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None if the mechanisms do not accept so
-    many tokens, or an older record does not count them."""
+    """FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens. None if the mechanisms do not
+    support so many tokens, or if an older record does not count them."""
     state_bytes: int | None
-    """Bytes that the mechanisms of all layers carry from token to token at the task's length; None if a mechanism has no causal
-    form of a known state, or the task is not causal."""
+    """Bytes of the recurrent state of all layers at the task's length. None if the task is not causal, or if the size of a
+    mechanism's state is not known."""
     examples_per_second: float | None
     """Training speed."""
     train_seconds: float | None
@@ -222,17 +223,17 @@ class Row:
     commands: tuple[str, ...]
     commits: tuple[str, ...]
     tuning: Tuning | None
-    """Study that found the row's settings, with the number of trials recorded so far."""
+    """Hyperparameter search that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
-    """Best settings of that study by key, such as ``budget.learning_rate``."""
+    """Best settings of that search by key, such as ``budget.learning_rate``."""
     learned: Successes | None = None
-    """Seeds that ended at the criterion; None for runs with a fixed budget."""
+    """Number of seeds that reached the criterion, with its interval; None for runs with a fixed budget."""
     steps_to_90: Soon | None = None
-    """Steps to 90 % of the ceiling; None for runs with a fixed budget."""
+    """Median number of steps to 90 % of the ceiling, with its interval; None for runs with a fixed budget."""
     margin: Estimate | None = None
-    """Test score minus that of the table's best control, with Welch's interval."""
+    """Test score minus that of the table's best control (the gain over the best control), with Welch's interval."""
     verdict: Verdict | None = None
-    """Verdict on a contender; None for controls and if seeds do not suffice."""
+    """Verdict on a mechanism; None for controls, and if there are too few seeds."""
     against_best: Comparison | None = None
     """Comparison with the best row; None for the best row and for rows without a verdict."""
     against_softmax: Comparison | None = None
@@ -240,9 +241,9 @@ class Row:
     against_control: Comparison | None = None
     """Comparison with the best control; None for rows without a verdict."""
     unjudged: str | None = None
-    """Reason why a contender has no verdict although the table has verdicts; else None."""
+    """Reason why this mechanism has no verdict although the table has verdicts; else None."""
     dominated_by: tuple[str, ...] = ()
-    """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
+    """Labels of the rows that dominate this one: no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
     """Costs, keys of ``COSTS``, for which the row is on the Pareto front."""
 
@@ -291,9 +292,9 @@ class Table:
     task_options: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
-    """Network around the mechanism; its heads are those of most rows."""
+    """Settings of the network around the mechanism. Its number of heads is that of most rows."""
     budget: Mapping[str, Any]
-    """Training budget; a setting that was tuned for each row is given as the range of its search, as text."""
+    """Training budget. For a setting that was searched for each row, it holds the searched range as text."""
     protocol: str
     precision: str
     device: str
@@ -305,14 +306,14 @@ class Table:
     softmax_flops: int | None
     """FLOPs per example of the softmax row, with which the FLOPs of other rows are compared."""
     rows: tuple[Row, ...]
-    """Contenders, the best first, then controls."""
+    """Rows of mechanisms, the best first, followed by those of controls."""
     judgement: Judgement
     boards: Mapping[str, Board]
-    """Boards by cost: ``time``, ``FLOPs`` and ``memory``, as far as the records hold these costs."""
+    """Scores at equal budgets by cost (``time``, ``FLOPs``, ``memory``), as far as the records have these costs."""
     at: tuple[Board, ...] = ()
-    """Boards of training time, one for each time that was asked for."""
+    """Best scores reached within each training time that the caller asked for."""
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Short name of each machine of all tables."""
+    """Short name of each machine that occurs in any of the tables."""
 
     @property
     def higher_is_better(self) -> bool:

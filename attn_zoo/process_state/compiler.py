@@ -12,7 +12,7 @@ from attn_zoo.process_state.part import Part
 _MODULES = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
 
 Settings = Mapping[tuple[str, str], Any]
-"""Values by module and name."""
+"""Values of settings by module and name."""
 
 
 def _changed() -> Settings:

@@ -259,5 +259,5 @@ STATED: Mapping[str, tuple[Callable[[], Any], Any]] = {
     "cuDNN attention": (_cuda.cudnn_sdp_enabled, True),
     "attention by its formula": (_cuda.math_sdp_enabled, True),
 }
-"""Settings that a user may choose before a run and that move scores, with their values in a fresh process."""
+"""Settings that a user may choose before a run and that can change scores, with their values in a fresh process."""
 TORCH_RANDOM = Part("PyTorch's generators", _random, _put_random)

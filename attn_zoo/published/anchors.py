@@ -15,11 +15,11 @@ class Anchor:
     """Published score that is shown beside the recorded score of the same mechanism."""
 
     figure: Figure | None
-    """None if no score was found."""
+    """The published score; None if none was found."""
     task: str
-    """Task of the figure, in words; empty without a figure."""
+    """Task of the published score, in words; empty without a score."""
     differs: str
-    """How the protocol of the figure differs from ours; without a figure, where we looked."""
+    """How the protocol of the publication differs from ours; without a score, where we looked for one."""
 
 
 def anchor(attention: str, causal: bool) -> Anchor | None:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 SCORE = "accuracy"
-"""Metric of the published figures that are shown beside test scores."""
+"""Name of the metric of published numbers that are shown beside recorded test scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Figure:
     printed: str
     """Number, as printed."""
     attention: str | None
-    """Name in the registry; None if it is not in the zoo."""
+    """Registered name of the mechanism; None if attn-zoo does not have it."""
     task: str | None
-    """Name in the registry; None if it is no task of the zoo."""
+    """Registered name of the task; None if attn-zoo does not have it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the attention that the source states."""
     protocol: Protocol = Protocol()

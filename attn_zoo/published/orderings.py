@@ -10,7 +10,7 @@ from attn_zoo.published.figures import SCORE, figures
 
 LEAST_SOURCES = 3
 LEAST_GAP = 5.0
-"""Minimum score difference in points, in every source; scores of one mechanism differ by less between sources."""
+"""Smallest difference of scores in points that every source must show. Scores of one mechanism differ by less between sources."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ class Candidate:
 
     attention: str
     options: Mapping[str, Any]
-    """Given options; all others have their defaults, which follow the length where the card has a rule."""
+    """Given options. All others have their defaults, which may depend on the required length."""
     implementation: str
-    """Implementation that ``auto`` chooses on the device, or the one asked for by name."""
+    """Implementation that ``auto`` chooses on the device, or the one that the row names."""
     cost: Cost
     warnings: tuple[str, ...]
     flops: int | None = None
-    """FLOPs of one layer's mechanism for one example, in the required direction; None if they are not counted."""
+    """FLOPs of the mechanism of one layer for one example, in the required passes; None if they are not counted."""
 
     @property
     def label(self) -> str:

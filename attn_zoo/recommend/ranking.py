@@ -23,18 +23,18 @@ class Recommendation:
 
     required: Requirements
     need: Need | None
-    """Tasks that decide the recommendation; None for a trained model."""
+    """Use case whose tasks decide the recommendation; None for a trained model."""
     candidates: tuple[Candidate, ...]
-    """Candidates that meet the requirements, the cheapest first."""
+    """Mechanisms that meet the requirements, the cheapest first."""
     refused: tuple[Refusal, ...]
     answer: Answer
-    """Answer of the findings to the need, restricted to the candidates."""
+    """Answer of the records to the use case, with the candidates as the only mechanisms."""
     judged: Mapping[str, tuple[Judgement, ...]]
-    """Judgements of each candidate except softmax by attention, at every recorded task whose ``causal`` equals ``reads_past``."""
+    """Verdicts on each candidate except softmax, by mechanism, on all recorded tasks of the required direction."""
     transplanted: frozenset[str]
-    """Attentions that were put into a trained model."""
+    """Mechanisms that were put into a trained model."""
     named: bool
-    """True if the rows to choose among were named."""
+    """True if the user named the rows to choose among."""
 
     @property
     def softmax(self) -> Candidate | None:

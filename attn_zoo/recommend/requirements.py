@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.heat_costs import byte_count
 
 _NEEDS = {need.name: need for need in NEEDS}
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
-"""Passes of a counted step, with descriptions."""
+"""Passes whose cost is counted (``forward``, ``training``), with descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,23 @@ class Requirements:
     device: str = "cpu"
     """Type of device, ``cpu`` or ``cuda``."""
     direction: str = "forward"
-    """Passes of a step, a key of ``DIRECTIONS``."""
+    """Passes whose cost is counted, a key of ``DIRECTIONS``."""
     causal: bool = False
     padding: bool = False
     cross: bool = False
-    """True for cross-attention, with keys of other tokens, as many as queries."""
+    """True for cross-attention, whose keys come from another sequence of the same length."""
     decode: bool = False
     """True for generation token by token from a state smaller than softmax's keys and values."""
     trained: bool = False
     """True for a model that was trained with softmax and gets the mechanism afterwards."""
     memory: int | None = None
-    """Memory limit in bytes, on what training saves for the backward pass or, with ``decode``, on the state."""
+    """Limit in bytes on the tensors that training saves for the backward pass or, with ``decode``, on the recurrent state."""
     use: str | None = None
-    """Name of one of ``NEEDS``, whose tasks decide; None for all recorded tasks whose ``causal`` equals ``reads_past``."""
+    """Name of the use case, one of ``NEEDS``, whose tasks decide. None for all recorded tasks of the required direction."""
     task: str | None = None
-    """Name of the task that decides alone."""
+    """Name of the only task that decides; None for several."""
     accept: float = ACCEPT
-    """Acceptable loss against softmax, in points of 100; in per cent for metrics that are not shares."""
+    """Largest acceptable loss against softmax, in points of 100 (per cent for other metrics)."""
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):

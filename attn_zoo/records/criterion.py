@@ -14,11 +14,11 @@ SHARES = (0.5, 0.9, 0.99)
 SHARE, IN_A_ROW = 0.99, 3
 """A run ends after ``IN_A_ROW`` validations in a row at ``SHARE`` of the ceiling or more."""
 VALIDATIONS = 48
-"""Number of validations of a run that is not ended by the criterion."""
+"""Number of validations in a run that does not meet the criterion."""
 MORE_STEPS, LEAST_STEPS = 4, 2400
 """The cap is ``MORE_STEPS`` times the steps of a level's fixed budget, and at least ``LEAST_STEPS``."""
 FLAT = 0.02
-"""A training loss that falls by a smaller share is flat."""
+"""Smallest share by which a training loss must fall; with a smaller one it is flat."""
 
 Curve = Sequence[Mapping[str, Any]]
 

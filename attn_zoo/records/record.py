@@ -60,12 +60,12 @@ class RunRecord:
     """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
     reason: str | None
-    """Reason of a status other than ``done``; None for ``done``."""
+    """Why the status is not ``done``; None if it is."""
     scores: Mapping[str, float]
     """Scores ``test`` (computed once), ``valid`` and ``train`` (on as many examples as validation has) of the last weights, or with
     a fixed budget of those with the best validation score; ``test: PART`` for each part of the test split that the task names."""
     chance: float | None
-    """Test score of the constant answer that is best by the training labels."""
+    """Chance level: the test score of always giving the constant answer that fits the training labels best."""
     curve: tuple[Mapping[str, float], ...]
     """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``. The loss is that of the step or, until a
     criterion, the mean over the steps since the point before."""
@@ -85,7 +85,7 @@ class RunRecord:
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None
-    """End of a run until a criterion that is done: ``criterion``, or ``cap`` after all steps. None for other runs."""
+    """How a finished run until a criterion ended: ``criterion``, or ``cap`` after all steps. None for other runs."""
     reached: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
     """``steps``, ``seconds`` and ``flops`` of training until validation first was at 50, 90 and 99 % of the ceiling; None for a
     share that the run did not reach. Empty without a criterion."""
@@ -93,7 +93,7 @@ class RunRecord:
     """True if the training loss fell by less than 2 % after the warm-up. With a validation score within two points of the best
     control, which tables know, the run is *not trained*. None without a criterion."""
     warnings: tuple[str, ...] = ()
-    """Reasons to doubt the setting, such as a window as long as the input."""
+    """Warnings about the settings, such as a window as long as the input."""
     tuning: Tuning | None = None
     """Hyperparameter search that the run belongs to; absent from the file if None. A trial has no test score: selection is by
     validation alone."""

@@ -14,7 +14,7 @@ from attn_zoo.records.errors import RecordError
 from attn_zoo.records.spec import Budget, ModelSpec
 
 LARGEST = 2.0**64
-"""Bound of every number in a record; tables could not square or sum much larger ones."""
+"""Bound of every number in a record, because tables could not square or add up much larger ones."""
 _LONG = 2**63 - 1
 """Bound of integers."""
 _SHARE = (0.0, 1.0)

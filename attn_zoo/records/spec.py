@@ -190,9 +190,9 @@ class RunSpec:
     attention: str
     task: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every option of the attention, defaults included."""
+    """All options of the mechanism, including defaults."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
-    """Every option of the task, defaults included."""
+    """All options of the task, including defaults."""
     implementation: str = "auto"
     """Requested implementation: a name on the card, or ``auto``. The record names the one that ran."""
     model: ModelSpec = field(default_factory=ModelSpec)
@@ -203,7 +203,7 @@ class RunSpec:
     precision: str = "fp32"
     """Precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast."""
     attention_version: int = _added_later(1)
-    """Version of the attention's card; for a hybrid 1 plus all that its mechanisms' versions exceed 1 by."""
+    """Version on the mechanism's card. For a hybrid, it is 1 plus the sum of (version - 1) over its mechanisms."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain data. Fields that were introduced after the first records are left out if they have their

@@ -25,13 +25,13 @@ class Tuning:
     """
 
     study: str
-    """Digest of the fixed settings and the search space; see ``study_id``."""
+    """Id of the search: a digest of its fixed settings and its space; see ``study_id``."""
     space: Mapping[str, str]
     """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
     """Index of the trial; None for a run with the best settings, which has the fields below instead."""
     trials: int | None = None
-    """Number of trials behind the best settings, failed ones included."""
+    """Number of trials from which the best settings were chosen, including failed ones."""
     failed: int | None = None
     """Number of trials that ended without a score."""
     best_trial: int | None = None

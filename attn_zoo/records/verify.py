@@ -23,10 +23,10 @@ class Finding:
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
     ``foreign protocol``, ``leftover``, ``no record``, ``old protocol`` or ``running``."""
     files: tuple[str, ...]
-    """Paths relative to the folder."""
+    """Paths of the files relative to the checked folder."""
     words: str
     harmless: bool = False
-    """True for a notice: nothing is wrong."""
+    """True if the observation is a notice and nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

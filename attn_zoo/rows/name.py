@@ -24,7 +24,7 @@ class RowName:
     attention: str
     """Name of the mechanism; for a hybrid the pattern of its layers, such as ``3*linformer+softmax``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Given hyperparameters; all others have their defaults."""
+    """Given options; all others have their defaults."""
     implementation: str = "auto"
     """Implementation; for a hybrid one for all mechanisms, or one for each, joined by ``+`` in the order of ``parts``."""
 

@@ -17,7 +17,7 @@ from attn_zoo.rows import row_of
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
-"""Length in tokens at which the cost of a mechanism is reported in addition to the length of the task."""
+"""Number of tokens at which the cost of a mechanism is counted in addition to the length of the task."""
 
 
 def has_dropout(spec: RunSpec) -> bool:

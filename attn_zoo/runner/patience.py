@@ -12,7 +12,7 @@ from typing import IO
 from attn_zoo import deaths
 
 PREPARATION = 600.0
-"""Least number of seconds that a run may take until its first call, in which data are read and the network is built."""
+"""Smallest time limit in seconds for a run until its first call. In this time, data are read and the network is built."""
 
 _watched: list[tuple[float, IO[str]]] = []
 

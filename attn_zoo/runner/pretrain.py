@@ -21,7 +21,7 @@ from attn_zoo.runner.state import Trained
 from attn_zoo.runner.train import Progress, batches, next_step, require_time, resumable, start_training
 
 PER_CENT = 15
-"""Percentage of a sequence's tokens to be predicted, rounded down to whole tokens; at least one token."""
+"""Percentage of a sequence's tokens that must be predicted. It is rounded down to whole tokens, but is at least one token."""
 HIDDEN, ALTERED = 0.8, 0.9
 """Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest stays as it is."""
 MASK = 0

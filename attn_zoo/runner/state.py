@@ -107,7 +107,7 @@ class Training:
     accelerator: Accelerator
     state: Trained
     criterion: Criterion
-    """Mean loss of outputs and labels."""
+    """Loss function: the mean loss of outputs and labels."""
     pretraining: bool = False
     """True during self-pretraining, which precedes training on the task."""
     step: int = 0

@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Outcome
 
 ACCEPT = 5.0
-"""Acceptable loss of a mechanism called as good as softmax: points of 100, or per cent for metrics that are not shares."""
+"""Largest loss against softmax with which a mechanism still matches it, in points of 100 (per cent for other metrics)."""
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
@@ -24,12 +24,12 @@ class Ability:
     """Ability that one task in one direction tests, with the best row of each mechanism."""
 
     name: str
-    """Unique name."""
+    """Unique name: the title of the task, with its direction."""
     table: Table
     rows: Mapping[str, Row]
-    """Row with the best validation score of each attention."""
+    """Row with the best validation score of each mechanism."""
     no_evidence: str | None
-    """Reason why the task says nothing about mechanisms; None if it does."""
+    """Reason why scores on this task tell nothing about mechanisms; None if they do."""
 
     @property
     def causal(self) -> bool:
@@ -55,7 +55,7 @@ class Judgement:
     ability: Ability
     row: Row | None
     gain: Estimate | None
-    """Score minus softmax's, in the ability's unit, positive if better; None if one has no score, and for softmax itself."""
+    """Score minus softmax's in the ability's unit, positive if better. None for softmax, and if a score is missing."""
     verdict: Judged
 
     @property

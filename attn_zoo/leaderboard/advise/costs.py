@@ -17,7 +17,7 @@ class State:
     softmax: int
     """Bytes of softmax's keys and values."""
     length: int
-    """Number of tokens at which both are counted."""
+    """Number of tokens at which both sizes are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Cost:
     """Counted cost of one mechanism relative to softmax, over several tasks."""
 
     shares: tuple[float, float] | None
-    """FLOPs of the mechanism divided by softmax's, least and most over abilities; None if no ability counts both. A count of 0
-    is taken as unknown: only matrix products are counted, and a Fourier transform or a mean takes time as well."""
+    """Least and greatest FLOPs of the mechanism as a share of softmax's, over all tasks. None if no task has both counts. A count
+    of 0 is unknown: only matrix products are counted, but a Fourier transform or a mean takes time as well."""
     share_unknown: bool
-    """True if an ability lacks either count."""
+    """True if a task lacks the FLOPs of the mechanism or of softmax."""
     states: tuple[State, ...]
-    """States at each causal ability that counts both, the longest first."""
+    """Sizes of the recurrent state on each causal task that has both counts, the longest task first."""
     state_unknown: bool
-    """True if a causal ability lacks either count."""
+    """True if a causal task lacks the size of the mechanism's or of softmax's state."""
     length: int = LENGTH
-    """Number of tokens at which the shares are counted."""
+    """Number of tokens at which the FLOPs are counted."""
 
     @property
     def cheaper(self) -> bool:

@@ -17,9 +17,9 @@ class Need:
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
-    """Reason why a task's score is evidence for the need, by task name and whether the task is causal."""
+    """Reason why a task's score is evidence for the use case, by (name of the task, True if it is causal)."""
     small_state: bool = False
-    """True if the state must be known and smaller than softmax's keys and values; the smallest that qualifies is then taken."""
+    """True if the mechanism's recurrent state must be smaller than softmax's keys and values. The smallest is then recommended."""
     name: str = ""
     """Name on the command line."""
     shortest: int = 0
@@ -32,7 +32,7 @@ class Need:
 
 
 QUALIFIES: tuple[Judged, ...] = ("better", "as good")
-"""Verdicts of a mechanism that may be taken."""
+"""Verdicts with which a mechanism matches softmax on a task."""
 _JUDGED: tuple[Judged, ...] = (*QUALIFIES, "worse", "no better", "unclear")
 
 _RECALL = {
@@ -96,7 +96,7 @@ class Gain:
     """Difference of a mechanism's score from softmax's on one task. It is positive if the mechanism is better."""
 
     at: str
-    """Name of the ability, or of the quality of an encoder."""
+    """Name of the task, or of the quality of an encoder."""
     amount: Estimate
     unit: str
 
@@ -108,7 +108,7 @@ class Choice:
     label: str
     gains: tuple[Gain, ...]
     costs: str
-    """Cost in words."""
+    """Cost as text."""
     attention: str
 
     @property
@@ -123,25 +123,25 @@ class Answer:
 
     title: str
     direction: str
-    """``bidirectional`` or ``causal`` where a need is answered for both; else empty."""
+    """``bidirectional`` or ``causal`` if the use case has an answer for each; else empty."""
     evidence: tuple[tuple[str, str], ...]
-    """Abilities that are evidence, each with the reason."""
+    """Names of the tasks that count as evidence, each with the reason."""
     no_evidence: tuple[tuple[str, str], ...]
-    """Recorded abilities that are no evidence, each with the reason."""
+    """Names of recorded tasks that do not count as evidence, each with the reason."""
     compared: bool
-    """True if a mechanism that costs less than softmax has enough seeds at all abilities that are evidence."""
+    """True if a mechanism that is cheaper than softmax has enough seeds on all tasks that count as evidence."""
     missing: tuple[str, ...]
-    """Names of the need's tasks without records."""
+    """Names of the use case's tasks that have no records."""
     chosen: tuple[Choice, ...]
-    """Mechanisms that qualify, the best choice first."""
+    """Mechanisms that can be recommended, the cheapest first."""
     nearest: Choice | None
-    """Cheaper mechanism that loses least at its worst task; None if a mechanism qualifies or none can be judged."""
+    """Cheaper mechanism that loses least on its worst task. None if a mechanism is recommended or none has a verdict."""
     tasks: tuple[str, ...] = ()
-    """Names of the tasks, or qualities of an encoder, that are evidence."""
+    """Names of the tasks, or of the qualities of an encoder, that count as evidence."""
     lengths: tuple[int, ...] = ()
-    """Lengths of the inputs of the abilities that are evidence, in ascending order."""
+    """Input lengths of the tasks that count as evidence, in ascending order."""
     shortest: int = 0
-    """Number of tokens below which a task does not count for the need."""
+    """Number of tokens below which a task does not count as evidence."""
 
     @property
     def scored_at(self) -> str:
@@ -150,7 +150,7 @@ class Answer:
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]
-"""Function that returns the cost of an attention over abilities; None for an attention that is no candidate."""
+"""Function that returns the cost of a mechanism over some abilities, or None if the mechanism cannot be recommended."""
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:

@@ -32,7 +32,7 @@ class Told:
 
     sentence: str
     tasks: tuple[str, ...]
-    """Name of each task with its scores; names alone if it was not run on them."""
+    """Name of each task with the scores on it, or names alone if the mechanism was not run on the tasks."""
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
@@ -93,7 +93,7 @@ class Matched:
     count: int
     of: int
     costs: str
-    """Cost in words."""
+    """Cost as text."""
 
     @property
     def place(self) -> tuple[float, int, str]:
