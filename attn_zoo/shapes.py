@@ -9,7 +9,7 @@ from torch import Tensor
 Queries = Float[Tensor, "batch heads queries head_dim"]
 """Queries, and the output of each query."""
 Keys = Float[Tensor, "batch heads keys head_dim"]
-"""Keys, values, or other vectors of the tokens that are attended to."""
+"""Keys, values, or extra projections of their tokens (``streams``)."""
 KeyValid = Bool[Tensor, "batch keys"] | None
 """True for a real token, False for padding; None if all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]
