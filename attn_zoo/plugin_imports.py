@@ -1,4 +1,6 @@
-"""Import of a plugin, protected against what a plugin may do: raise anything, end the process, hang, or change its settings."""
+"""Import of a plugin. It is protected against all that a plugin may do: raise anything, end the process, hang, or change
+settings.
+"""
 
 from __future__ import annotations
 

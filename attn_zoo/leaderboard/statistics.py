@@ -171,7 +171,8 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 
     Args:
         differences: differences of two scores at two or more seeds.
-        grain: smallest step between scores, such as 1 / examples. Rounding has the variance grain² / 6.
+        grain: smallest step between scores, such as 1 / examples. Rounding gives a difference of two scores the variance grain² /
+            6.
     """
     mean = statistics.fmean(differences)
     error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))

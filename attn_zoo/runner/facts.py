@@ -51,7 +51,7 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, c
         entry: card of the task.
         spec: spec of the built task; None if it was not built.
         data_title: title of the data set; None if it is not known.
-        criterion: rule by which training ends at a criterion; None for a fixed budget.
+        criterion: words that say on which examples the criterion is computed; None for a fixed budget.
     """
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}

@@ -106,8 +106,9 @@ class Figure:
 
     @property
     def arms(self) -> list[Arm]:
-        """Arms in which Linformer was run, those without a short convolution first. An arm of other mechanisms is added if
-        Linformer has none.
+        """Settings (each an ``Arm``) in which Linformer was run, those without a short convolution first.
+
+        If only other mechanisms were run with a convolution, the setting with this convolution is added.
         """
         arms = {cell.arm for cell in self.cells if cell.k}
         return sorted(arms | {cell.arm for cell in self.cells if cell.arm.convolution not in {arm.convolution for arm in arms}})
