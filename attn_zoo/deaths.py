@@ -67,7 +67,7 @@ def note(what: str) -> None:
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Return a context. If this process ends inside, it counts as a death during ``what``.
+    """Return a context in which the end of this process counts as a death during ``what``.
 
     A process that was forked inside ends at the end of the context.
     """

@@ -30,7 +30,7 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
     """Return for each recorded cost (time, FLOPs, memory) the scores that the rows reach within the same budget.
 
     Args:
-        equal: budget by cost, in seconds, FLOPs or bytes; costs that it lacks have their default budget.
+        equal: budget by cost, in seconds, FLOPs or bytes. A cost that it lacks has its default budget.
     """
     made = {
         "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
@@ -41,8 +41,9 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
 
 
 def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[float]) -> tuple[Board, ...]:
-    """Return for each training time the best validation score that each row reached by then. Without validation curves, it is
-    empty.
+    """Return for each training time the best validation score that each row reached by then.
+
+    If no run has a validation curve, the result is empty.
 
     Args:
         seconds: training times in seconds.

@@ -260,8 +260,9 @@ def level(shade: float | None) -> int:
 
 
 def mean(cell: Cell, table: Table) -> str:
-    """Return the mean score of a cell as short text, such as ``97.5`` (per cent), ``8.1`` or ``0.0021``. Without a score, it is
-    empty.
+    """Return the mean score of a cell as short text, such as ``97.5`` (per cent), ``8.1`` or ``0.0021``.
+
+    Without a score, the text is empty.
     """
     return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
 
@@ -278,9 +279,9 @@ def brief(value: float, table: Table) -> str:
 def beside(cell: Cell, table: Table) -> str:
     """Return the small text that stands beside the mean score of a cell.
 
-    If a seed failed, it is the number of seeds with a score, such as ``2/3``. Otherwise, if runs ended at a criterion, it is the
-    median number of steps to 90 % of the ceiling. If only some seeds met the criterion, it is their number, and if none did, it is
-    empty. For all other runs it is ``±`` and half of the interval.
+    If a seed failed, the text is the number of seeds with a score, such as ``2/3``. Otherwise, for runs that end at a criterion, it
+    is the median number of steps to 90 % of the ceiling. If only some seeds met the criterion, it is their number. If none did, it
+    is empty. For all other runs it is ``±`` and half of the interval.
     """
     row = cell.row
     if row is None or row.test is None:

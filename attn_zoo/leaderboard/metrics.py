@@ -69,7 +69,9 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the text for the unit per cent, to stand behind a number or a metric's name. For other metrics, it is empty."""
+    """Return the text for the unit per cent, to stand behind a number or a metric's name. For other metrics, return an
+    empty text.
+    """
     return written if is_share(table) else ""
 
 
@@ -126,7 +128,10 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
 
 
 def compared(found: Comparison | None, table: Table) -> str:
-    """Return the outcome of a comparison as text with its difference, such as ``worse, -40.1 ± 3.0``. Without one, it is empty."""
+    """Return the outcome of a comparison as text with its difference, such as ``worse, -40.1 ± 3.0``.
+
+    Without a comparison, the text is empty.
+    """
     return "" if found is None else f"{found.outcome}, {_distance(found, table)}"
 
 
@@ -144,7 +149,10 @@ def _times(ratio: Estimate) -> str:
 
 
 def verdict_cell(row: Row, table: Table) -> str:
-    """Return the verdict on a row as text for a table, with its difference from the best row. Without a verdict, it is empty."""
+    """Return the verdict on a row as text for a table, with its difference from the best row.
+
+    Without a verdict, the text is empty.
+    """
     beside = row.against_best if row.verdict in (Verdict.TIED, Verdict.WORSE) else None
     return ", ".join([*([row.verdict] if row.verdict else []), *([_distance(beside, table)] if beside else [])])
 

@@ -1,4 +1,4 @@
-"""Rules for submitted records. Each rule has a name, which the message about a broken rule begins with."""
+"""Rules for submitted records. Each rule has a name, with which a message about the broken rule begins."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values that are corrected for their number (Holm 1979).
 
-    A difference is significant if its corrected value is at most 0.05. At most 5 % of such sets of tests then contain a wrong one,
-    however the tests depend on each other.
+    If differences with a corrected value of at most 0.05 count as significant, the probability that any of them is wrong is at most
+    5 %. This holds however the tests depend on each other.
     """
     corrected, most = [0.0] * len(p_values), 0.0
     for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

@@ -337,8 +337,9 @@ class Table:
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Return for each mechanism its row with the best validation score. A row without a test score is returned only if all lack
-    one.
+    """Return for each mechanism its row with the best validation score.
+
+    A row without a test score is returned only if no row of the mechanism has one.
     """
 
     def place(row: Row) -> tuple[bool, bool, float]:

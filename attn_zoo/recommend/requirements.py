@@ -93,7 +93,7 @@ class Requirements:
 
     @property
     def reads_past(self) -> bool:
-        """True if the layer must be causal, which generation token by token always is."""
+        """True if the layer must be causal: because of ``causal``, or because of ``decode``, since generation is always causal."""
         return self.causal or self.decode
 
     @property

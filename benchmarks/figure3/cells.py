@@ -81,8 +81,9 @@ class Runs:
         return estimate(list(self.scores(part).values()))
 
     def against(self, other: Runs, part: str = TEST) -> Estimate | None:
-        """Return the mean over seeds of the natural logarithm of perplexity divided by that of ``other``. Without a common seed,
-        return None.
+        """Return the mean over common seeds of log(p / q). Here p is the perplexity of this cell, and q is that of ``other``.
+
+        Without a common seed, return None.
         """
         ours, theirs = ({seed: math.log(score) for seed, score in runs.scores(part).items()} for runs in (self, other))
         return paired(ours, theirs)

@@ -50,7 +50,7 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on one mechanism at one ability."""
+    """Verdict on one mechanism at one ability, with the mechanism's row and its difference from softmax."""
 
     ability: Ability
     row: Row | None

@@ -145,7 +145,7 @@ class Answer:
 
     @property
     def scored_at(self) -> str:
-        """Shortest and longest input of the evidence in tokens, such as ``36 to 80``. Without known lengths, it is empty."""
+        """Shortest and longest input of the evidence in tokens, such as ``36 to 80``. Without known lengths, the text is empty."""
         return " to ".join(dict.fromkeys(f"{length:,}" for length in (self.lengths[:1] + self.lengths[-1:])))
 
 

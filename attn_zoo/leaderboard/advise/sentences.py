@@ -116,8 +116,9 @@ def matched(abilities: Sequence[Ability]) -> list[Matched]:
 
 
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return what the records show about all mechanisms that are cheaper than softmax, in a few sentences. Without any, it is
-    empty.
+    """Return a few sentences on what the records show about all mechanisms that are cheaper than softmax.
+
+    If there are none, the text is empty.
     """
     cheap = matched(abilities)
     ranked = [one for one in cheap if _was_run_on_half(one.attention, abilities)]

@@ -80,7 +80,7 @@ def _lacking(answer: Answer) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``. Without a difference, it is empty."""
+    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``. Without a difference, the text is empty."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
