@@ -280,8 +280,8 @@ def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> d
 
     The floor counts the card's matrix products and the projections around them (``layer_cost``). If the card recomputes products in
     the backward pass, at most two are counted for each forward product, one for the gradient of each factor. Softmax, biases and
-    memory traffic are free. No fp32 code that computes these products at the rate of one large fp32 matrix product is faster than
-    the floor.
+    memory traffic are free. The floor in seconds is these FLOPs at the rate of one large fp32 matrix product, so no fp32 code that
+    computes the products is faster.
     """
     with torch.device("meta"):
         layer = build_side(name, OURS, dim, heads, row, length)

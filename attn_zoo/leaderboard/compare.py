@@ -1,10 +1,14 @@
 """Comparison of the rows of a table: significance tests, verdicts, Pareto fronts, dominated rows, and orders of rows.
 
 Two rows are compared by Welch's t test on their test scores over seeds. If the scores of a row spread less than the binomial error
-of the test set, that error replaces their standard deviation, because such close agreement is an accident. If both rows reached the
-criterion with all seeds, the test compares the logarithms of their steps to 90 % instead. Their standard deviation is then at least
-one interval between validations, and their scores are not distinguished. Every row is compared with the best row, with softmax and
-with the best control. The p values are corrected for the number of all these comparisons on a task (Holm 1979).
+of the test set, that error replaces their standard deviation, because such close agreement is an accident.
+
+Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
+test compares the logarithms of their steps to 90 % instead. Their standard deviation is then at least one interval between
+validations, and their scores are not distinguished.
+
+Every row is compared with the best row, with softmax and with the best control. The p values are corrected for the number of all
+these comparisons on a task (Holm 1979).
 """
 
 from __future__ import annotations
