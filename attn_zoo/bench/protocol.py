@@ -99,7 +99,7 @@ class TimingProtocol:
         number of threads of this process.
 
         Args:
-            device: ``cpu``, or ``cuda`` where there is one.
+            device: ``cpu``, or ``cuda`` if there is a GPU.
             **changes: fields that differ.
         """
         chosen: dict[str, Any] = {"device": device}

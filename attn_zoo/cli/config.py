@@ -174,7 +174,7 @@ def spec_from(config: DictConfig) -> RunSpec:
     """Return the specification of the run that a composed config describes, with all values resolved.
 
     Raises:
-        UnknownNameError: a level or name does not exist.
+        UnknownNameError: a preset or name does not exist.
         ValueError: an option, size or budget has the wrong type or breaks its rule.
     """
     task = _given(config.task)

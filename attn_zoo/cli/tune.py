@@ -133,7 +133,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     message names it.
 
     Raises:
-        ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
+        ValueError: a word is wrong, or a mechanism that was named does not support the task.
     """
     with planning():
         return _searches(asked)

@@ -89,7 +89,7 @@ def no_future_leaks_at_any_border(subject: Subject) -> None:
 def require_no_future(
     subject: Subject, module: Attention, where: Sequence[int], scenes: Sequence[Scene], call: Callable[..., Tensor] | None = None
 ) -> None:
-    """Require that changing all positions from a cut on changes no output before the cut.
+    """Change all positions from a cut onwards, and require that every output before the cut stays the same.
 
     Args:
         where: the cuts, each the first position that changes. Each is tried in an example of its own.

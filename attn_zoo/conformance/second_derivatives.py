@@ -94,51 +94,51 @@ def _loss(module: Attention, request: Request, group: Sequence[str], *, squared:
     return loss, tuple(every[name] for name in group)
 
 
-def by_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` at the tensors ``at`` along the directions ``way``, by calling
-    ``torch.autograd.grad`` twice."""
-    leaves, slope = _slope(loss, at, way)
+def by_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` at the tensors ``at`` along ``directions``, by calling ``torch.autograd.grad``
+    twice."""
+    leaves, slope = _slope(loss, at, directions)
     return torch.autograd.grad(slope, leaves, materialize_grads=True) if slope.requires_grad else tuple(map(torch.zeros_like, at))
 
 
-def by_backward(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` at the tensors ``at`` along the directions ``way``, by calling ``backward`` on the
-    slope along ``way``."""
-    leaves, slope = _slope(loss, at, way)
+def by_backward(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` at the tensors ``at`` along ``directions``, by calling ``backward`` on the slope
+    along ``directions``."""
+    leaves, slope = _slope(loss, at, directions)
     if slope.requires_grad:
         slope.backward()
     return tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
 
 
-def _slope(loss: Loss, at: Tensors, way: Tensors) -> tuple[Tensors, Tensor]:
+def _slope(loss: Loss, at: Tensors, directions: Tensors) -> tuple[Tensors, Tensor]:
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
-    return leaves, torch.stack([(grad * along).sum() for grad, along in zip(grads, way, strict=True)]).sum()
+    return leaves, torch.stack([(grad * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum()
 
 
-def checkpointed(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along the directions ``way`` when its call runs under gradient checkpointing."""
-    return by_grad(lambda *given: checkpoint(loss, *given, use_reentrant=False), at, way)
+def checkpointed(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions`` when its call runs under gradient checkpointing."""
+    return by_grad(lambda *given: checkpoint(loss, *given, use_reentrant=False), at, directions)
 
 
-def graph_of_batched_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``. The first gradients are requested with ``is_grads_batched=True``, as
-    ``functional.jacobian(vectorize=True)`` does."""
+def graph_of_batched_gradients(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``. The first gradients are requested with
+    ``is_grads_batched=True``, as ``functional.jacobian(vectorize=True)`` does."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     out = loss(*leaves)
     found = torch.autograd.grad(out, leaves, out.new_ones(1), create_graph=True, is_grads_batched=True, allow_unused=True)
-    slopes = [(grad[0] * along).sum() for grad, along in zip(found, way, strict=True) if grad is not None]
+    slopes = [(grad[0] * along).sum() for grad, along in zip(found, directions, strict=True) if grad is not None]
     if not any(slope.requires_grad for slope in slopes):
         return tuple(map(torch.zeros_like, at))
     return torch.autograd.grad(torch.stack(slopes).sum(), leaves, materialize_grads=True)
 
 
-def batched_gradients_of_gradients(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``. The gradients of the gradients are requested for a batch of
+def batched_gradients_of_gradients(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``. The gradients of the gradients are requested for a batch of
     directions, as ``functional.hessian(vectorize=True)`` does."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
-    pairs = [(grad, along[None]) for grad, along in zip(grads, way, strict=True) if grad.requires_grad]
+    pairs = [(grad, along[None]) for grad, along in zip(grads, directions, strict=True) if grad.requires_grad]
     if not pairs:
         return tuple(map(torch.zeros_like, at))
     outputs, directions = zip(*pairs, strict=True)
@@ -146,60 +146,60 @@ def batched_gradients_of_gradients(loss: Loss, at: Tensors, way: Tensors) -> Ten
     return tuple(torch.zeros_like(leaf) if grad is None else grad[0] for grad, leaf in zip(found, leaves, strict=True))
 
 
-def functional_hvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.autograd.functional.hvp``."""
-    found: Tensors = hvp(loss, at, way)[1]
+def functional_hvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``, computed by ``torch.autograd.functional.hvp``."""
+    found: Tensors = hvp(loss, at, directions)[1]
     return found
 
 
-def functional_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.autograd.functional.jvp``. This function runs two
-    backward passes for a first derivative."""
-    return (jvp(loss, at, way)[1],)
+def functional_jvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.functional.jvp``. This function
+    runs two backward passes for a first derivative."""
+    return (jvp(loss, at, directions)[1],)
 
 
-def func_grad_twice(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.grad`` of ``torch.func.grad``."""
+def func_grad_twice(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``, computed by ``torch.func.grad`` of ``torch.func.grad``."""
     every = tuple(range(len(at)))
 
     def slope(*given: Tensor) -> Tensor:
         grads = torch.func.grad(loss, argnums=every)(*given)
-        return torch.stack([(grad * along).sum() for grad, along in zip(grads, way, strict=True)]).sum()
+        return torch.stack([(grad * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum()
 
     found: Tensors = torch.func.grad(slope, argnums=every)(*at)
     return found
 
 
-def func_jvp_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.jvp`` of ``torch.func.grad``, as
+def func_jvp_of_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``, computed by ``torch.func.jvp`` of ``torch.func.grad``, as
     ``torch.func.hessian`` does."""
-    found: Tensors = torch.func.jvp(torch.func.grad(loss, argnums=tuple(range(len(at)))), at, way)[1]
+    found: Tensors = torch.func.jvp(torch.func.grad(loss, argnums=tuple(range(len(at)))), at, directions)[1]
     return found
 
 
-def func_vmap_of_vjp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``way``, computed by ``torch.func.vmap`` over the backward pass of
+def func_vmap_of_vjp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the second derivatives of ``loss`` along ``directions``, computed by ``torch.func.vmap`` over the backward pass of
     ``torch.func.grad``. Nested ``torch.func.jacrev`` does the same."""
     back = torch.func.vjp(torch.func.grad(loss, argnums=tuple(range(len(at)))), *at)[1]
-    return tuple(found[0] for found in torch.func.vmap(back)(tuple(along[None] for along in way)))
+    return tuple(found[0] for found in torch.func.vmap(back)(tuple(along[None] for along in directions)))
 
 
-def func_vmap_of_grad(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``way``, computed from per-example gradients: ``torch.func.vmap`` of
+def func_vmap_of_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the first derivative of ``loss`` along ``directions``, computed from per-example gradients: ``torch.func.vmap`` of
     ``torch.func.grad``."""
     grads = torch.func.vmap(torch.func.grad(loss, argnums=tuple(range(len(at)))))(*(tensor[None] for tensor in at))
-    return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, way, strict=True)]).sum(),)
+    return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum(),)
 
 
-def func_jvp(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.func.jvp`` in forward mode."""
-    return (torch.func.jvp(loss, at, way)[1],)
+def func_jvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.func.jvp`` in forward mode."""
+    return (torch.func.jvp(loss, at, directions)[1],)
 
 
-def forward_mode(loss: Loss, at: Tensors, way: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``way``, computed by ``torch.autograd.forward_ad`` with dual tensors."""
+def forward_mode(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.forward_ad`` with dual tensors."""
     with torch.autograd.forward_ad.dual_level():
-        duals = (torch.autograd.forward_ad.make_dual(tensor, along) for tensor, along in zip(at, way, strict=True))
+        duals = (torch.autograd.forward_ad.make_dual(tensor, along) for tensor, along in zip(at, directions, strict=True))
         tangent = torch.autograd.forward_ad.unpack_dual(loss(*duals)).tangent
     return (at[0].new_zeros(()) if tangent is None else tangent,)
 
@@ -258,9 +258,9 @@ def _require_right(
 
 def _differences(truth: Loss, tensors: Tensors, first: bool, seed: int) -> tuple[Tensor, float]:
     """Finite differences of the outputs of ``truth``, or else of its gradients, along directions, and their largest number."""
-    function, step, way = truth if first else partial(_gradients, truth), STEPS[seed], _directions(tensors, seed)
+    function, step, directions = truth if first else partial(_gradients, truth), STEPS[seed], _directions(tensors, seed)
     ahead, behind = (
-        _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, way, strict=True))))
+        _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, directions, strict=True))))
         for sign in (1, -1)
     )
     want = (ahead - behind) / (2 * step)

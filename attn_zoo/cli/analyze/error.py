@@ -59,7 +59,7 @@ def measure_error(
     that do not support these inputs, with the reasons.
 
     Raises:
-        ValueError: every mechanism refuses these inputs.
+        ValueError: no mechanism supports these inputs.
     """
     softmax = reference.error("softmax", {})
     uniform = reference.error("uniform", {}).mean
