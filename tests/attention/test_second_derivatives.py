@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import covering
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, attentions, build_attention, card
@@ -44,8 +45,7 @@ def others(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("which", ["defaults", pytest.param("variants", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("name", [name for name in attentions() if others(name)])
+@pytest.mark.parametrize(("name", "frozen"), covering([name for name in attentions() if others(name)], [False, True]))
 def test_second_derivatives_of_a_layer_are_right_or_refused(name, frozen, which):
     forms = (by_grad, by_backward, functional_hvp) if frozen else FORMS
     for causal, options in settings(name):

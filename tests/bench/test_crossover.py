@@ -217,9 +217,9 @@ def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monke
 
 @pytest.mark.process
 def test_a_real_measurement_of_two_lengths():
-    small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": 300.0, "seconds": 600.0}
+    small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": HANG, "seconds": 10 * HANG}
     found, again = measured(**small), measured(**small)
-    assert not any(p.failures for p in found.cells.values())
+    assert [p.failures for p in found.cells.values() if p.failures] == []
     assert all(len(p.all("seconds")) == 6 and min(p.all("seconds")) > 0 for p in found.cells.values())
     needed = [[analysis.value(p, "memory") for p in made.cells.values()] for made in (found, again)]
     assert needed[0] == needed[1], "memory has no noise"
