@@ -51,7 +51,7 @@ def default_index(length: int) -> int:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Mean cumulative spectrum of every head of every layer."""
+    """Cumulative singular values of the attention matrices of every head of every layer, averaged over sequences."""
 
     mean: Float[Tensor, "layers heads rank"]
     """Mean over sequences, float64."""
@@ -105,7 +105,7 @@ class Spectrum:
 
 
 class SpectrumAverage:
-    """Running mean of spectra over sequences. It does not store attention matrices."""
+    """Running mean, over sequences, of the cumulative singular values of attention matrices. It does not store the matrices."""
 
     def __init__(self) -> None:
         self._sequences = 0

@@ -76,7 +76,7 @@ class Rig:
 
 
 def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """Return the rig of a subject in the scope ``name``, which is one of ``LEVELS``.
+    """Return the functions that make the module and the inputs of a subject in the scope ``name``, which is one of ``LEVELS``.
 
     Args:
         task: task with sequences as inputs, for the scope ``model``. The length of the task is replaced.
