@@ -47,7 +47,7 @@ def test_equal_folders_pass(tmp_path, capsys):
     a, b = folder(tmp_path / "a", rows()), folder(tmp_path / "b", rows())
     assert main(["diff", a, b]) == 0
     out = capsys.readouterr().out
-    assert "No regressions (checked: " in out
+    assert "No regressions (checked for: " in out
     assert out.count("within noise") == len(ATTENTIONS)
     assert main(["diff", "results/quickstart", "results/quickstart"]) == 0
 
