@@ -49,7 +49,7 @@ def regime() -> str:
     )
     newer = [_titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
-        told += f"On {' and '.join(newer)}, a run ended when it had learned the task. Some mechanisms were not trained yet. "
+        told += f"On {' and '.join(newer)}, a run ended when it had learned the task. There, some mechanisms were not trained yet. "
         told += "On the other tasks, training"
     else:
         told += "Training"

@@ -75,7 +75,7 @@ class Estimate:
             scale: factor by which each number is multiplied before it is formatted.
             sign: ``+`` to write the sign of a positive mean.
         """
-        mean, low, high = (f"{scale * value:{sign}{form}}" for value in (self.mean, self.low, self.high))
+        mean, low, high = (_signed(scale * value, sign, form) for value in (self.mean, self.low, self.high))
         if self.ends and not low == mean == high:
             return f"{mean} ({low} to {high})"
         return mean if self.half_width is None else f"{mean} ± {scale * self.half_width:{form}}"
@@ -88,6 +88,12 @@ class Estimate:
             sign: ``+`` to write the sign of a positive difference.
         """
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
+
+
+def _signed(value: float, sign: str, form: str) -> str:
+    """Return a formatted number. One that rounds to zero has no sign."""
+    text = f"{value:{sign}{form}}"
+    return text.lstrip("+-") if not float(text) else text
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:

@@ -67,7 +67,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert lines[:5] == [
         "You asked for 4,096 tokens; the evidence is from inputs of 16 tokens.",
         "Use linear (tiled).",
-        "Why: at most 5 points below softmax on Mqar, with 95 % confidence; +0.0 ± 2.3 points.",
+        "Why: at most 5 points below softmax on Mqar, with 95 % confidence; 0.0 ± 2.3 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",
         "Also matches softmax: nystrom (sdpa).",
     ]

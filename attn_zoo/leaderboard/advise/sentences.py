@@ -139,7 +139,7 @@ def finding(abilities: Sequence[Ability]) -> str:
     count, of = _matches(hardest, ranked)
     hard = f"Softmax is hardest to match on {hardest.name}: {count} of {of} mechanisms match it there."
     few = [f"`{one.attention}`" for one in cheap if one not in ranked]
-    left = f"Not counted are mechanisms that were run on fewer than half of the tasks of either direction: {', '.join(few)}."
+    left = f"These mechanisms are not counted, because they were run on few tasks: {', '.join(few)}."
     return " ".join([first, hard, *([left] if few else [])])
 
 

@@ -53,7 +53,8 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
     notes = [
         f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
         f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. It must do so on every task tested.",
-        "Against softmax: the difference on the mechanism's worst task, which is the one whose interval reaches lowest.",
+        "The column *against softmax* has the difference in score on the mechanism's worst task. That is the task on which the "
+        "interval of the difference reaches lowest.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
