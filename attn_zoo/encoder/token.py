@@ -17,10 +17,7 @@ Sequences = Int[Tensor, "batch length"] | Float[Tensor, "batch length channels"]
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block: x + attention(norm x), then x + mlp(norm x) (Xiong et al. 2020, arXiv:2002.04745). = (SOFTMAX,
-    ENTMAX15, SPARSEMAX) Values of α for which weights follow from the threshold by a simple formula: exponential, square, or no
-    change.
-    """
+    """Pre-norm transformer block: x + attention(norm x), then x + mlp(norm x) (Xiong et al. 2020, arXiv:2002.04745)."""
 
     def __init__(self, dim: int, mlp_ratio: float, dropout: float, attention: MultiHeadAttention) -> None:
         super().__init__()

@@ -27,8 +27,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost of linear attention with 1 + f + f (f + 1) / 2 features per head. The state holds the sum of features and the
-    sum of their products with values.
+    """Return the cost of linear attention with 1 + f + f (f + 1) / 2 features per head, where f is the number of compared
+    channels. The state holds the sum of features, and the sum of the products of features and values.
     """
     return eager_cost(geometry, Based.features(geometry, options))
 
@@ -50,11 +50,12 @@ class Based(Linear):
 
     Paper: Arora et al. 2024, the Taylor map. Their model alternates its layers with layers of sliding-window attention, here
         written ``attention=based+longformer``.
-    Symbols: d' → channels, φ → phi, S and, as its last column, Z → MemoryState.summed.
+    Symbols: d' → channels, φ → phi, S and Z → MemoryState.summed, whose last column is Z.
     Differs: queries and keys are projected to heads as wide as values, but only f channels are compared. This equals a projection
         to f channels. The equal products xᵢxⱼ and xⱼxᵢ become one feature, √2 times as large, so the state is about half as large
         as the paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
-    Nature: The more channels, the sharper the weights can be, and the state grows with their square.
+    Nature: With more compared channels, the weights can be sharper. The state grows with the square of the number of compared
+        channels.
     """
 
     @staticmethod
@@ -64,7 +65,9 @@ class Based(Linear):
         return 1 + f + f * (f + 1) // 2
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights 1 + x + x² / 2, divided by their sum over the keys of each query."""
+        """Return the outputs from the n × n weights 1 + x + x² / 2 with x = q·k / √f, divided by their sum over the keys of each
+        query.
+        """
         query, key = (x[..., : self.options.channels] for x in (query, key))
         x = query @ key.mT / query.shape[-1] ** 0.5
         weights = 1 + x + x**2 / 2
@@ -73,8 +76,8 @@ class Based(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features of queries or keys: [1, x, xᵢxⱼ for i < j, xᵢ² / √2], after x is divided by f^¼. Features of padded
-        tokens are zero.
+        """Return the features of queries or keys: [1, x, xᵢxⱼ for i < j, xᵢ² / √2], where x are the f compared channels, divided
+        by f^¼. Features of padded tokens are zero.
         """
         x = x[..., : self.options.channels]
         x = x * x.shape[-1] ** -0.25

@@ -25,8 +25,8 @@ instead.
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost of linear attention with 2 d features per head. The state holds the sum of features and the sum of their
-    products with values.
+    """Return the cost of linear attention with 2 d features per head. The state holds the sum of features, and the sum of the
+    products of features and values.
     """
     return eager_cost(geometry, CosFormer.features(geometry, options))
 

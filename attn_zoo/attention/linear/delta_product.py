@@ -32,8 +32,8 @@ class Options:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Return the extra projections: one for the decay, one for the strength β of each update, and keys and values of all updates
-    after the first.
+    """Return the streams, which are further projections of the tokens: one for the decay, one for the strength β of each update,
+    and keys and values of all updates after the first.
     """
     later = range(2, options.rules + 1)
     strengths = (f"strength_{rule}" for rule in range(1, options.rules + 1))
@@ -71,11 +71,14 @@ class DeltaProduct(ChunkedMemory[Options]):
     """Memory of fixed size that several delta rules update at each token. This lets it track states such as permutations.
 
     Paper: Siems et al. 2025 (DeltaProduct, its gated form); the decay is that of the gated delta rule.
-    Symbols: n_h → rules, α → exp of ForgetGate, β → the streams strength_j, k and v of rule j → key_j and value_j.
+    Symbols: n_h → rules, α → exp of ForgetGate, β of rule j → computed from the stream ``strength_j`` (a stream is a further
+        projection of the tokens); k and v of rule j → the streams ``key_j`` and ``value_j`` or, for the first rule, the keys and
+        values of the layer.
     Differs: SiLU and normalisation to unit length are applied here, to queries and keys. Short convolutions and the output gate
-        belong to the layer. The decay and the strengths are sums over the channels of their extra projections, divided by √d. A
-        decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the
-        sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+        belong to the layer. The decay and each β are computed from one number per head: the sum of their stream over the
+        channels, divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head,
+        without a learned scale. Without causality, which the paper does not treat, the sequence is read forwards and backwards
+        and the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -83,8 +86,8 @@ class DeltaProduct(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs: apply the r updates token by token. Without causality, read in both directions and add
-        the outputs.
+        """Return the outputs: apply the r updates of each token, one token after the other. r is the option ``rules``. Without
+        causality, read in both directions and add the outputs.
         """
         query, keys, values, betas = self._prepared(query, key, value, streams)
         alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
@@ -98,7 +101,9 @@ class DeltaProduct(ChunkedMemory[Options]):
         return self.scan(update, query, alpha, *(x for rule in zip(keys, values, betas, strict=True) for x in rule))
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
-        """Return the r updates of the memory that each token makes. Only the first of them also decays the memory."""
+        """Return the updates of the memory. Each token makes r updates, where r is the option ``rules``. Only the first of them
+        also decays the memory.
+        """
         query, *rules = self._prepared(query, key, value, streams)
         first = self.forget(per_head(streams["decay"]), key_valid)
         keys, values, betas, decays = (

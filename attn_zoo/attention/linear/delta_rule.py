@@ -39,11 +39,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the matrix products within chunks and of those with the state. Without causality there
-    are twice as many.
+    """Return the cost. FLOPs are those of two kinds of matrix products: among the tokens of a chunk, and between tokens and the
+    state. Without causality there are twice as many.
 
-    The backward pass computes everything again, and its triangular system has one more product. The state is the matrix S of each
-    head.
+    The backward pass computes the forward pass again. Its triangular system of equations needs one more product. The state is the
+    matrix S of each head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -72,12 +72,14 @@ class DeltaRule(NormalisedMemory[Options]):
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021. Grazzi et al.
         2024, arXiv:2411.12537, Section 4, for β in (0, 2).
-    Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
-    Differs: β is σ(s / √d), where s is the sum over the channels of the extra projection ``strength`` of a head. So s / √d equals
-        one row of a projection like the paper's. Queries are not divided by √d, because the norm would undo it. SiLU and
-        normalisation to unit length are applied here, to queries and keys, and the paper's short convolutions are left out. The
-        norm has no scale of its own; the output projection can learn it. Without causality, which the paper does not treat, the
-        sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
+    Symbols: S → MemoryState.summed (transposed), β → computed from the stream ``strength`` (a stream is a further projection of
+        the tokens), W and U → w and u.
+    Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head. This equals the paper's learned
+        projection of a token to one number per head. Outputs are divided by their root mean square over the head, without a
+        learned scale. The output projection can learn the scale. Queries are not divided by √d, because the division of the
+        outputs would undo it. SiLU and normalisation to unit length are applied here, to queries and keys, and the paper's short
+        convolutions are left out. Without causality, which the paper does not treat, the sequence is read forwards and backwards
+        and the outputs are added. Padded tokens write nothing.
     """
 
     @classmethod
@@ -100,7 +102,9 @@ class DeltaRule(NormalisedMemory[Options]):
         return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes with β in float32, and the given state unchanged."""
+        """Return the outputs of flash-linear-attention's kernel, which gets β in float32, and ``state`` as it was given. The
+        kernel starts from a memory of zeros, and neither reads nor updates ``state``.
+        """
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)
         return fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0), state
@@ -112,10 +116,10 @@ class DeltaRule(NormalisedMemory[Options]):
         return query, key, most * per_head(strength).sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions and the state after them, given the state S before them.
+        """Return the outputs of consecutive positions, and the state S after them, given the state S before them (``state``).
 
-        Positions are read in chunks. With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the updates of a chunk are U -
-        W S. Padded keys must be zero, so that they write nothing.
+        Positions are read in chunks. In each chunk, A is the part of β K Kᵀ below the diagonal, and U and W solve (I + A) [U W] =
+        β [V K]. The updates of the chunk are then U - W S. Padded keys must be zero, so that they write nothing.
         """
         query, key, value, strength = rows
         n, prepared = query.shape[2], self._prepared(query, key, strength)
@@ -138,7 +142,7 @@ def unit_length(x: Keys) -> Keys:
 
 
 def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
-    """Return one number per head and token: the sum over the channels of an extra projection, divided by √d. It equals one row of a
-    projection.
+    """Return one number per head and token: the sum over the channels of a stream (a further projection of the tokens), divided
+    by √d. This equals a learned projection of the token to one number per head.
     """
     return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

@@ -57,12 +57,14 @@ class GatedDeltaRule(ChunkedMemory[Options]):
     """Memory of fixed size that decays, and in which a token replaces the value stored at its key.
 
     Paper: Yang et al. 2024, Eq. 10; the decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
-    Symbols: α → exp of ForgetGate, β → the stream strength, S → MemoryState.summed (transposed).
+    Symbols: α → exp of ForgetGate, β → computed from the stream ``strength`` (a stream is a further projection of the tokens), S
+        → MemoryState.summed (transposed).
     Differs: the decay acts before the update, as in fla and transformers, so what a token writes is not yet decayed. SiLU and
-        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong to
-        the layer. The decay and the strength are sums over the channels of their extra projections, divided by √d. A decay is at
-        least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence is
-        read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong
+        to the layer. The decay and β are each computed from one number per head: the sum of their stream over the channels,
+        divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a
+        learned scale. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the
+        outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -89,7 +91,9 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
+        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
+        of zeros, and neither reads nor updates ``state``.
+        """
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("gated_delta_rule", query, key, value, log_decay[..., 0], beta[..., 0], scale=1.0), state

@@ -56,8 +56,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weights within chunks and of updating and reading S. Without causality there are
-    twice as many. The backward pass computes all again. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the weights within chunks, and of updating and reading the state S. Without causality
+    there are twice as many. The backward pass computes the forward pass again. The state is the matrix S of each head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -85,13 +85,14 @@ class GatedLinear(NormalisedMemory[Options]):
     """Memory of fixed size, in which each feature decays at a rate computed from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
-    Symbols: α → gates, τ → temperature, W_α x → the stream gate, φ → feature_map.
+    Symbols: α → gates, τ → temperature, W_α x → the stream ``gate`` (a stream is a further projection of the tokens), φ →
+        feature_map.
     Differs: by default silu is applied here, to queries and keys. The paper has no feature map; flash-linear-attention's layer
-        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
-        as values (half as wide in the paper). The norm has no scale of its own; the output projection can learn it. The paper's
-        output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached for logits below -3.75
-        τ. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
-        Padded tokens neither write to the memory nor decay it.
+        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as
+        wide as values (half as wide in the paper). Outputs are divided by their root mean square over the head, without a learned
+        scale. The paper's output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached
+        for logits below -3.75 τ. Without causality, which the paper does not treat, the sequence is read forwards and backwards
+        and the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
@@ -112,8 +113,8 @@ class GatedLinear(NormalisedMemory[Options]):
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes with log gates in float32, and the given state
-        unchanged.
+        """Return the outputs of flash-linear-attention's kernel, which gets log gates in float32, and ``state`` as it was given.
+        The kernel starts from a memory of zeros, and neither reads nor updates ``state``.
         """
         query, key, value, *gate = self.rows(*inputs, **streams)
         query, key = map(self.options.feature_map, (query, key))
@@ -125,7 +126,7 @@ class GatedLinear(NormalisedMemory[Options]):
         return logs if valid is None else logs.masked_fill(~valid, 0)
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions and the state after them, given the state before them.
+        """Return the outputs of consecutive positions, and the state S after them, given the state S before them (``state``).
 
         Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ).
         Exponents are taken relative to the middle of the chunk.

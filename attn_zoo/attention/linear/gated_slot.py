@@ -38,8 +38,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the slots: their update by each chunk, and two reads from them. Within each chunk, two
-    products with weights between its tokens are added. The state holds the keys K̃ and values Ṽ of all slots.
+    """Return the cost. FLOPs are those of updating the slots after each chunk, and of reading their keys and values. Within each
+    chunk, there are two more pairs of products: the weights between tokens of the chunk, and their weighted sums. The state holds
+    the keys K̃ and values Ṽ of all slots.
     """
     d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
     directions = geometry.inner_dim * (1 if geometry.causal else 2)
@@ -66,17 +67,19 @@ class GatedSlot(NormalisedMemory[Options]):
     """Softmax attention to a fixed number of slots. Every token is written into every slot, with a weight per slot.
 
     Paper: Zhang et al. 2024.
-    Symbols: α → gates, τ → temperature, [K̃ Ṽ] → MemoryState.summed, a row for each slot.
+    Symbols: α → computed from the stream ``gate`` (a stream is a further projection of the tokens), τ → temperature, [K̃ Ṽ] →
+        MemoryState.summed, a row for each slot.
     Differs: a head has as many slots as channels, as in the authors' code by default. SiLU is applied here, to queries, keys,
-        values and outputs, as in that code. The norm is that of each head and has no scale of its own. A gate is at least
-        exp(-3.75) per step, a limit reached for logits below -3.75 τ. Without causality, which the paper does not treat, the
-        sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no slot forgets at
-        them.
-    Nature: Unlike a plain linear memory it reads by a softmax, so few slots can decide an output.
+        values and outputs, as in that code. Outputs are divided by their root mean square over the head, without a learned scale.
+        A gate is at least exp(-3.75) per step, a limit reached for logits below -3.75 τ. Without causality, which the paper does
+        not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no
+        slot forgets at them.
+    Nature: A query reads the slots with softmax weights, so few slots can decide an output. In linear attention, a query reads
+        without a softmax.
     """
 
     def state_shape(self) -> tuple[int, int]:
-        """Return two numbers: of slots, and of channels of a key and a value together."""
+        """Return the number of slots, and the number of channels of a key and a value together."""
         return self.geometry.head_dim, 2 * self.geometry.head_dim
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
@@ -99,10 +102,10 @@ class GatedSlot(NormalisedMemory[Options]):
         return [F.silu(query), F.silu(key), F.silu(value), logs]
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions and the slots after them, given the slots before them.
+        """Return the outputs of consecutive positions, and the slots after them, given the slots before them (``state``).
 
-        Let bᵢ be the sum of log α up to position i of a chunk. At position i, slot s holds token j with the weight exp(bᵢ) (1 − αⱼ)
-        exp(-bⱼ). Exponents are taken relative to the middle of the chunk.
+        Let bᵢ be the sum of log α up to position i of a chunk. At position i, slot s holds token j with the weight exp(bᵢ) (1 −
+        αⱼ) exp(-bⱼ), where b and α are those of slot s. Exponents are taken relative to the middle of the chunk.
         """
         n = rows[0].shape[2]
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)
@@ -119,5 +122,7 @@ class GatedSlot(NormalisedMemory[Options]):
         return out.flatten(2, 3)[:, :, :n], state
 
     def finish(self, out: Queries) -> Queries:
-        """Return the outputs after SiLU and division by their root mean square, if ``normalise`` is set."""
+        """If ``normalise`` is set, return SiLU of the outputs, divided by its root mean square over the head. Otherwise return
+        the outputs unchanged.
+        """
         return super().finish(F.silu(out)) if self.options.normalise else out

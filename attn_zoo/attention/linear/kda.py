@@ -56,12 +56,14 @@ class KimiDelta(ChunkedMemory[Options]):
     """Gated delta rule with a separate decay for each channel of the key, so each feature of the memory decays at its own rate.
 
     Paper: Kimi Team 2025 (Kimi Linear).
-    Symbols: α → exp of ForgetGate, β → the stream strength, S → MemoryState.summed.
+    Symbols: α → exp of ForgetGate, β → computed from the stream ``strength`` (a stream is a further projection of the tokens), S
+        → MemoryState.summed.
     Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and normalisation to unit length are
-        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. The strength is the
-        sum over the channels of its extra projection, divided by √d. A decay is at least 2e-9 per token. The norm has no scale of
-        its own. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are
-        added. Padded tokens neither write to the memory nor decay it.
+        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. β is computed from
+        one number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. Outputs
+        are divided by their root mean square over the head, without a learned scale. Without causality, which the paper does not
+        treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory
+        nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -69,7 +71,7 @@ class KimiDelta(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: each token updates the memory S by the equation of the first line, and its query reads S. Without
+        """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and its query reads S. Without
         causality, read in both directions and add the outputs.
         """
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
@@ -88,7 +90,9 @@ class KimiDelta(ChunkedMemory[Options]):
         return Updates(query, key, value, self.forget(decay, key_valid), per_head(strength).sigmoid())
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
+        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
+        of zeros, and neither reads nor updates ``state``.
+        """
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("kda", query, key, value, log_decay, beta[..., 0], scale=1.0), state

@@ -58,11 +58,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of φ(K)ᵀ V and of φ(Q) times the result. The causal form adds the weights φ(Q) φ(K)ᵀ within
-    chunks and their products with V.
+    """Return the cost. FLOPs are those of φ(K)ᵀ V and of φ(Q) times the result. The causal form adds the weights φ(Q) φ(K)ᵀ
+    within chunks and their products with V.
 
-    The state holds the sum of φ(k) and the sum of φ(k) vᵀ. The backward pass takes four products of this size; the causal form
-    computes weights and sums again.
+    The state holds the sum of φ(k) and the sum of φ(k) vᵀ. The backward pass has two products for each product of the forward
+    pass. In the causal form, it also computes the weights and sums again.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -89,12 +89,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Linear(RecurrentAttention):
     """Attention with the weights φ(q)·φ(k), divided by their sum. Sums over keys are computed once for all queries.
 
-    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``, Eq. 13 to 15
-        for the gradients of tiles.
-    Symbols: S and, as its last column, Z → MemoryState.summed; φ → feature_map.
-    Differs: if causal, weights within chunks are computed directly, and only sums pass from chunk to chunk. Feature maps other than
-        elu + 1 are not the paper's. Everything except the products of ``fla`` is computed in float32 or more, also under autocast.
-        Features of padded keys are zero. A query whose weights are all zero gets zeros.
+    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``, Eq. 13 to
+        15 for the gradients in ``tiled``.
+    Symbols: S and Z → MemoryState.summed, whose last column is Z; φ → feature_map.
+    Differs: if causal, weights within chunks are computed directly, and only sums pass from chunk to chunk. Feature maps other
+        than elu + 1 are not the paper's. Everything is computed in float32 or more, also under autocast, except the matrix
+        products in the implementation ``fla``. Features of padded keys are zero. A query whose weights are all zero gets zeros.
     """
 
     @staticmethod
@@ -145,8 +145,9 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the outputs by Eq. 9 and the given state unchanged. flash-linear-attention's kernel computes the sums. They are
-        divided here, because the kernel's division adds a constant.
+        """Return the outputs by Eq. 9, and ``state`` as it was given. flash-linear-attention's kernel computes the weighted sums
+        of values and the sums of weights. It starts from sums of zero, and neither reads nor updates ``state``. The division is
+        done here, because the kernel would add a constant to the divisor.
         """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
@@ -156,8 +157,8 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the state: one row per feature, and one column more than channels, which holds
-        z.
+        """Return the numbers of rows and columns of the state: one row per feature, and one column per channel of a value, plus
+        one column for z, the sum of features.
         """
         return self.features(self.geometry, self.options), self.geometry.head_dim + 1
 

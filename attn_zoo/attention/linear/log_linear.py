@@ -32,9 +32,9 @@ ONE = 0.5413248546129181
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weights within chunks, of the sums of chunks, and of reading each part. The
-    parameters are three numbers per head: A and b, which set the decay, and D, which multiplies the input. The state holds the
-    memories of all parts.
+    """Return the cost. FLOPs are those of the weights within chunks, of the sums over chunks, and of reading the memory of each
+    part of the past. The parameters are three numbers per head: A and b, which set the decay, and D, which multiplies the input.
+    The state holds the memories of all parts.
     """
     n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
     count, rows, size = -(-n // chunk), 0, 1
@@ -60,20 +60,22 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class LogLinear(StateSpaceDuality):
-    """State-space duality with several memories. Each holds one part of the past and has its own weight; near parts are short, far
-    parts long.
+    """State-space duality with several memories. Each holds one part of the past and has its own weight; near parts are short,
+    far parts long.
 
     Paper: Guo et al. 2025, the log-linear form of Mamba-2.
-    Symbols: λ → weights of the stream level, S⁽ˡ⁾ → rows of MemoryState.summed, from l = 1.
-    Differs: as for ``ssd``; with λ = 1 both are equal. λ of a part is softplus of one channel of the extra projection ``level``.
-        Parts beyond head_dim share the last channel. Padded tokens take no position, and neither write to a memory nor decay it.
+    Symbols: λ → computed from the stream ``level`` (a stream is a further projection of the tokens); S⁽ˡ⁾ → head_dim rows of
+        MemoryState.summed for each l from 1.
+    Differs: what the docstring of ``ssd`` says applies here, too. With λ = 1 the outputs equal those of ``ssd``. λ of a part is
+        softplus of one channel of the stream ``level``. Parts beyond head_dim share the last channel. Padded tokens do not count
+        as positions, and neither write to a memory nor decay it.
     """
 
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ. Without causality, read in both directions and add
-        the outputs.
+        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies.
+        Without causality, read in both directions and add the outputs.
         """
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
@@ -93,8 +95,8 @@ class LogLinear(StateSpaceDuality):
         return self.finish(out)
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of a whole sequence, and the given state unchanged. Real tokens are moved to the front, so padding
-        takes no position.
+        """Return the outputs of a whole sequence, and ``state`` as it was given, which is neither read nor updated. Real tokens
+        are moved to the front, so that padded tokens do not count as positions.
         """
         query, key, value, key_valid = inputs
         if key_valid is None:

@@ -31,7 +31,7 @@ RELU_FLOOR = 1e-3
 
 
 class Kernel(Enum):
-    """Kernel that the products of features approximate."""
+    """Function of a query and a key that the product of their features approximates."""
 
     softmax = "softmax"
     """exp(q·k / √d), estimated without bias by positive random features."""

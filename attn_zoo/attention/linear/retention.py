@@ -66,12 +66,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Retention(ChunkedMemory[Options]):
     """Memory of fixed size that decays at a fixed rate, which differs from head to head.
 
-    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the norm of each head). Rates ``lightning``: Lightning
-        Attention as MiniMax-01 uses it, arXiv:2501.08313.
+    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the division of outputs). Rates ``lightning``:
+        Lightning Attention as MiniMax-01 uses it, arXiv:2501.08313.
     Symbols: γ → decays, S → MemoryState.summed.
-    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too, because
-        they belong to the layer. The norm has no scale of its own. Without causality, which the paper does not treat, the sequence
-        is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory nor decay it.
+    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too,
+        because they belong to the layer. Outputs are divided by their root mean square over the head, without a learned scale.
+        Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
+        Padded tokens neither write to the memory nor decay it.
     """
 
     depth = 0.0  # l / (L − 1)
@@ -108,7 +109,9 @@ class Retention(ChunkedMemory[Options]):
         return Updates(*self._prepared(query, key, value), decays)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes, and the given state unchanged."""
+        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
+        of zeros, and neither reads nor updates ``state``.
+        """
         updates = self.updates(*inputs, **streams)
         return fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0), state
 

@@ -55,12 +55,13 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     writes.
 
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
-    Symbols: C, B, x → SiLU of query, key and value; Δ → ForgetGate.step of the stream step; D → skip; S → MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's short
-        convolution and gated norm belong to the layer. δ is the sum over the channels of the extra projection ``step``, divided by
-        √d. A decay is at least 2e-9 per token. The norm has no scale of its own. Without causality, which the paper does not treat,
-        the sequence is read forwards and backwards and the outputs are added, with D x once per direction. Padded tokens neither
-        write to the memory nor decay it.
+    Symbols: C, B, x → SiLU of query, key and value; Δ → ForgetGate.step of δ; D → skip; S → MemoryState.summed.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's
+        short convolution and gated norm belong to the layer. δ is one number per head and token: the sum over the channels of the
+        stream ``step`` (a stream is a further projection of the tokens), divided by √d. A decay is at least 2e-9 per token.
+        Outputs are divided by their root mean square over the head, without a learned scale. Without causality, which the paper
+        does not treat, the sequence is read forwards and backwards and the outputs are added, so D x is added twice. Padded
+        tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -87,13 +88,13 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs and the new state: read all chunks, and add D x to the outputs."""
+        """Return the outputs of the next tokens and the new state, computed chunk by chunk. D x is added to the outputs."""
         out, after = super().read(state, *inputs, **streams)
         return out + self._skipped(*inputs), after
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs, which flash-linear-attention's kernel computes without D x, and the given state unchanged. D x is
-        added here.
+        """Return the outputs of flash-linear-attention's kernel plus D x, which the kernel leaves out, and ``state`` as it was
+        given. The kernel starts from a memory of zeros, and neither reads nor updates ``state``.
         """
         updates = self.updates(*inputs, **streams)
         out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)

@@ -65,10 +65,7 @@ def replacements_of(config: Any) -> list[Replacement]:
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Store in a configuration whether its mechanisms are causal. The mask function receives the configuration and reads this. =
-    (RADIX, MOST_HASHES) Number of buckets of one cross-polytope hash, and largest number of hashes that are combined. With both,
-    hashing costs N log N, not N².
-    """
+    """Store in a configuration whether its mechanisms are causal. The mask function receives the configuration and reads this."""
     _write(config, causal=sorted(set(causal)))
 
 
