@@ -60,7 +60,7 @@ def check_seed(value: object) -> None:
     """Check that a seed is an integer from 0 to 2**63 - 1.
 
     Raises:
-        ValueError: it is not; the message names the rule and the value.
+        ValueError: the value is not such an integer; the message names the rule and the value.
     """
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"seed must be an integer from 0 to 2**63 - 1; got {value!r}")
@@ -84,7 +84,7 @@ def check_flag(name: str, value: object) -> None:
     """Check that a value is True or False.
 
     Raises:
-        ValueError: it is neither; the message names the argument and the value.
+        ValueError: the value is neither; the message names the argument and the value.
     """
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {value!r}")
@@ -94,7 +94,7 @@ def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
     """Check that a value is a string and, if ``known`` is given, one of ``known``.
 
     Raises:
-        ValueError: it is not; the message names the argument, the rule and the value.
+        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
     """
     if not isinstance(value, str) or (known and value not in known):
         raise ValueError(f"{name} must be {' or '.join(map(repr, known)) or 'a string'}; got {value!r}")

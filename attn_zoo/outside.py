@@ -30,7 +30,8 @@ class Outside:
     signal.
 
     Args:
-        callers: functions of other code that runs beside the code inside. What they raise counts as an event from outside.
+        callers: functions that the code inside calls but that belong to other code. An error that passes through one of them
+            counts as an event from outside.
     """
 
     def __init__(self, *callers: Callable[..., object]) -> None:
@@ -76,6 +77,7 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if nobody has set the handler of a signal, apart from ``Outside``."""
+    """Return True if ``handler`` is the default handler of a signal: that of the system, or Python's. A handler that ``Outside``
+    set counts as the one that it replaced."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -55,7 +55,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
 
     Args:
         name: name of the plugin in messages.
-        place: module or path of the plugin, which no other plugin has.
+        place: module or path of the plugin, which identifies it.
 
     Returns:
         A sentence on what the import changed, or None if it changed nothing.

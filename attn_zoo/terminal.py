@@ -113,8 +113,8 @@ def show(text: str, format: str = "terminal") -> None:
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
     """Return a table of numbers as text, in Markdown or for the terminal.
 
-    If the table is too wide for the terminal, it is divided. The remaining columns follow below, beside the first columns with
-    words again.
+    If the table is too wide for the terminal, it is divided. The remaining columns follow below, and the leading columns of words
+    are repeated beside them.
 
     Args:
         head: names of the columns.

@@ -110,13 +110,13 @@ class FlipFlop(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score ends a run: validation examples, which are drawn like training
-        examples."""
+        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
+        examples, which are drawn like training examples."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return masks of the three parts of the test. Their shares of ignore instructions are that of training, a larger one and a
-        smaller one."""
+        """Return masks of the three parts of the test. Ignore instructions are as frequent as in training in the first part, more
+        frequent in the second, and less frequent in the third."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 

@@ -66,7 +66,8 @@ class Options:
 class ImageArrays(PatchTask):
     """Classification of the images that an .npz file contains.
 
-    Source: the file of the user. Results identify its content by digests, and tables print the option ``title`` as its name.
+    Source: the file of the user. Results identify its content by digests, and tables print the option ``title`` as the name of the
+        data.
     Differs: training images that occur in the test split are left out, and so are duplicates. Validation is cut from the rest. All
         splits are ordered by a digest of each image.
     """

@@ -105,7 +105,7 @@ class ImageFolder(PatchTask):
     """Classification of image files, which are in one folder per class.
 
     The shorter side of an image is scaled to ``side / crop`` pixels (bicubic), and the central square is cut out. Results identify
-    the content of the files by digests, and tables print the option ``title`` as its name.
+    the content of the files by digests, and tables print the option ``title`` as the name of the data.
 
     Source: the folder of the user. If it has no split ``test``, ``val`` is the test split and validation is cut from ``train``.
         This is usual for ImageNet, whose test labels are not public.

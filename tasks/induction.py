@@ -72,7 +72,8 @@ class Options(SyntheticOptions):
     },
 )
 class Induction(SyntheticTask):
-    """Prediction of the symbol that followed the latest earlier occurrence of the last symbol. It is made at the last position.
+    """Prediction of the symbol that followed the latest earlier occurrence of the last symbol. The prediction is made at the last
+    position.
 
     The last symbol is drawn first. It occurs at ``occurrences`` random earlier positions, which are never adjacent, and nowhere
     else. Every other position has one of the other symbols, drawn uniformly.

@@ -102,23 +102,24 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens in running text.
 
-    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and also occurs in the visible part of
-    the sequence. All of these occurrences are more than 16 tokens away. Attention can copy such a token; a short convolution
-    cannot. All other tokens are called the ``rest``.
+    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and also occurs in the visible part
+    of the sequence. All of these occurrences are more than 16 tokens away. Attention can copy such a token; a short convolution
+    cannot. All other masked tokens are called the ``rest``.
 
     Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these, 80 % are replaced by the mask, 10 % by a random
         token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves of
         perplexity.
     Differs: masks are drawn once: ``draws`` masks for each training sequence, and one for each sequence of validation and test. A
-        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No sequence
-        contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random order until
-        there are enough tokens, so the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` select the same text at
-        every ``length``. Perplexity is per token, so compare it only between runs with the same kind of token. ``wikitext`` has its
-        published splits. ``wikitext_valid`` needs no training split. Seven in eight articles of the published valid split are its
-        train, the rest is valid, and the published test split is test. For ``novels``, one author in eight is valid and one in
-        eight is test, chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file. ``python`` is the
-        code of Python's standard library as installed, without tests. It needs no data folder. Names recur far apart in it, so that
-        attention helps early. Another version of Python gives other data. Sequences that also occur in a later split are left out.
+        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
+        sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random
+        order until there are enough tokens, so the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` select the
+        same text at every ``length``. Perplexity is per token, so compare it only between runs with the same kind of token.
+        ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split. Seven in eight articles of the published
+        valid split are its train, the rest is valid, and the published test split is test. For ``novels``, one author in eight is
+        valid and one in eight is test, chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file.
+        ``python`` is the code of Python's standard library as installed, without tests. It needs no data folder. In code, names
+        recur far apart, so attention lowers the loss early in training. Another version of Python gives other data. Sequences that
+        also occur in a later split are left out.
     """
 
     options: Options
@@ -144,7 +145,7 @@ class MaskedLanguage(TextTask):
         """Return the masked sequences and the labels of each split. Sequences that also occur in a later split are left out.
 
         Raises:
-            ValueError: a split has no other sequences.
+            ValueError: every sequence of a split also occurs in a later split.
         """
         o = self.options
         made: Arrays = {}
@@ -178,8 +179,8 @@ def shown_far_away(ids: NDArray[Any], labels: NDArray[Any], wanted: NDArray[np.b
 
     Args:
         ids: (examples, length), the input tokens.
-        labels: (examples, length), the tokens to predict; ``UNASKED`` at positions whose token the input shows.
-        wanted: (vocabulary,), True for tokens that may be marked.
+        labels: (examples, length), the tokens to predict; ``UNASKED`` at positions where no token is to be predicted.
+        wanted: (vocabulary,), True for the tokens that the mask may contain, such as rare ones.
     """
     found = np.zeros(ids.shape, dtype=bool)
     for start in range(0, len(ids), BLOCK):

@@ -105,7 +105,8 @@ class Options(SyntheticOptions):
     },
 )
 class Mosaic(SyntheticTask):
-    """Prediction of the digit to the right of the mark that the first cell shows. The prediction is made at the class token.
+    """Prediction of a digit in a grid of images. The first cell shows a mark. The mark occurs once more, and the digit to the
+    right of that place must be predicted. The prediction is made at the class token.
 
     A mosaic is a grid of cells, and each cell is one patch. ``marks`` different marks occur in one cell each, with a different
     digit to the right of each. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the

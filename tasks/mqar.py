@@ -169,8 +169,8 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score ends a run: validation examples, which have as many pairs as training
-        examples. Test examples can have more pairs."""
+        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
+        examples, which have as many pairs as training examples. Test examples can have more pairs."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 

@@ -131,8 +131,8 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score ends a run: validation examples, which have the length of training
-        examples."""
+        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
+        examples, which have the length of training examples. Test examples can be longer."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

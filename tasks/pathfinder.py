@@ -149,15 +149,16 @@ class Pathfinder(Task):
     Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
         dots and distractors are those that the code of Long Range Arena uses for each size of an image.
     Differs: the source puts dots on ends without regard to the label. The two ends of one path point towards each other and have
-        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a positive
-        and a negative. The images of a pair have equal distances of the dots, equal nearness to the border, and equal directions in
-        which paths leave the dots. Little of this cue remains, most of it at side 16. Dashes of one path are nearer to each other
-        than to any other path by at least a pixel, so labels are unambiguous; the source has one margin for both. Paths grow in
-        both directions from their middle, anywhere in the image; those of the source grow from one end, near each other in the
-        centre. Dashes have 11 grey levels at their edges, from counts of 4 x 4 samples; those of the source come from resampling.
-        The number of distractors is exact. Side 16 is new. The published files (``files=lra``) have no splits. They are divided
-        into eight tenths train, one valid and one test, as in Long Range Arena, but in another order than that of TensorFlow
-        Datasets. Images that also occur in a later split are left out of the earlier one.
+        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a
+        positive and a negative. The images of a pair have equal distances of the dots, equal nearness to the border, and equal
+        directions in which paths leave the dots. Little of this cue remains; most remains at side 16. Dashes of one path are
+        nearer to each other than to any other path by at least a pixel, so labels are unambiguous. In the source, the smallest
+        distance is the same within a path and between paths. Paths grow in both directions from their middle, anywhere in the
+        image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges,
+        from counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new.
+        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one valid and one test, as in
+        Long Range Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left
+        out of the earlier one.
     """
 
     options: Options

@@ -112,8 +112,8 @@ class Selective(SyntheticTask):
     is at its position. A class token before all others could not see them in causal form.
 
     Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
-        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient
-        attentions.
+        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits on which efficient attentions
+        differ.
     """
 
     options: Options

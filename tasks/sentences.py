@@ -266,7 +266,7 @@ class Qnli(Sentences):
 
     @property
     def source(self) -> DataSet[Parts]:
-        """Data set that the options select: both splits, or the development split alone."""
+        """Data set that the options select: the training and development splits, or the development split alone."""
         return QNLI_DEV if self.options.files is QnliFiles.dev else QNLI
 
 

@@ -108,11 +108,11 @@ class StateWords(SyntheticTask):
     position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. They use width 128, and 2 layers for parity. They
-        train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
-        "Swaps" is their S5 with exchanges of two things alone.
-    Differs: words have one length in training. The state is predicted at every position, so the test score is over all positions of
-        a part, not over the last one. The network has no position embeddings, because those beyond ``length`` would be untrained.
-        FLOPs are counted at ``test_length``.
+        train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2. The
+        option ``swaps`` with S5 corresponds to their words of exchanges of two things only.
+    Differs: words have one length in training. The state is predicted at every position, so a score is over all positions of a
+        part of the test words, not over the last position only. The network has no position embeddings, because those beyond
+        ``length`` would be untrained. FLOPs are counted at ``test_length``.
     """
 
     options: Options
@@ -126,8 +126,8 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score ends a run: validation examples, which have the length of training
-        examples."""
+        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
+        examples, which have the length of training examples. Test examples can be longer."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:

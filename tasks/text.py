@@ -89,8 +89,8 @@ class Text(Task):
     Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative, cut to ``length`` bytes.
     Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Training
         reviews that, cut to ``length``, also occur in the test split are left out, and so are duplicates; at 1,024 bytes, 24,778
-        remain. As here, the code of Long Range Arena pads with 0 and increases bytes by one. Its table reports the best of four
-        lengths; here the length is an option, which is set before.
+        remain. Here as in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The published
+        table reports the best of four lengths; here the length is an option that is set before training.
     """
 
     options: Options

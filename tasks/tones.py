@@ -83,7 +83,8 @@ class Options(SyntheticOptions):
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Tones(SyntheticTask):
-    """Prediction of the high tone that sounded together with the low tone at the end of the example. It is made at the last frame.
+    """Prediction of the high tone that sounded together with the low tone at the end of the example. The prediction is made at the
+    last frame.
 
     A frame contains the level of each band of a filter bank, low bands first. A double tone has one low and one high band. It
     sounds for some frames at one level, and a pause follows. Every band has noise. The low tones of an example are all different,

@@ -11,11 +11,13 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Return the name of the file layout in which a data set is stored below ``root``, and a digest of each of its files or
-    folders. They are part of a cache key.
+    """Return the parts of a cache key that identify the files of a data set below ``root``.
+
+    They are the title of the file layout that was found (a data set may be stored in several layouts), and one SHA-256 digest for
+    each file or folder of this layout.
 
     Raises:
-        MissingDataError: no layout is complete.
+        MissingDataError: for every layout, a file or folder is missing.
     """
     layout = dataset.layout(root)
     if layout is None:

@@ -19,19 +19,20 @@ def fetch_rows(
     config: str | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> None:
-    """Download splits of a data set from the hub, and write each split as a file of JSON lines. The library verifies the download.
+    """Download splits of a data set from the Hugging Face hub, and write each split as a file of JSON lines. The library
+    ``datasets`` verifies the download.
 
-    Files are written atomically.
+    Each file appears only when it is complete.
 
     Args:
         name: name on the hub, such as ``stanfordnlp/imdb``.
-        files: path of the file to write, by split.
-        fields: name of the field to write, by column to read.
+        files: for each split, the path of the file to write.
+        fields: columns to read, each with the name that its values have in the JSON lines.
         config: name of a data set within a collection, such as ``sst2``.
-        rows: required number of rows, by split.
+        rows: required number of rows of each split; None for any number.
 
     Raises:
-        ImportError: the library is not installed; the message names the extra.
+        ImportError: ``datasets`` is not installed; the message names the extra to install.
         ValueError: a split has another number of rows, or lacks a column.
     """
     for split, path in files.items():
@@ -47,12 +48,12 @@ def fetch_rows(
 
 
 def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = None) -> None:
-    """Download splits of running text from the hub, and write each split as a text file. The text is the column ``text``, and each
-    row becomes one line.
+    """Download splits of running text from the Hugging Face hub, and write each split as a text file. The text is read from the
+    column ``text``, and each row becomes one line.
 
     Raises:
-        ImportError: the library is not installed; the message names the extra.
-        ValueError: a split lacks the column.
+        ImportError: the library ``datasets`` is not installed; the message names the extra to install.
+        ValueError: a split lacks the column ``text``.
     """
     for split, path in files.items():
         table = _fetch(name, config, split, ["text"])

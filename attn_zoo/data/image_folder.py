@@ -32,10 +32,11 @@ class ImageFiles:
 
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
-    """Return the folder of each split. If there is no folder ``test``, the published validation split is the test split.
+    """Return the subfolder of each split in a folder of images. If there is no subfolder ``test``, the validation images are
+    returned as ``test``, and there is no ``valid``.
 
     Raises:
-        MissingDataError: there is no such folder, or it lacks a split.
+        MissingDataError: the folder does not exist, or it lacks training or test images.
     """
     found = {part: folder / name for part, names in PARTS.items() for name in names if (folder / name).is_dir()}
     if "test" not in found and "valid" in found:
@@ -59,7 +60,7 @@ def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
         classes: required number of classes.
 
     Raises:
-        MissingDataError: there is no such folder, or it lacks a split.
+        MissingDataError: the folder does not exist, or it lacks training or test images.
         DamagedDataError: an image is damaged, a class has no image, or the number of classes is wrong.
     """
     parts = {part: _list(path) for part, path in find_image_folder(folder).items()}

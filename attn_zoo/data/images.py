@@ -125,11 +125,11 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
 
 
 def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Return the images and labels in two zip files, one per split. Each contains ``labels.npy`` and lossless strips of stacked
-    images.
+    """Return the images and labels in two zip files, one per split. Each zip file contains ``labels.npy`` and strips. A strip is a
+    lossless picture (PNG or WebP) in which images are stacked from top to bottom.
 
     Raises:
-        DamagedDataError: a zip or a strip is damaged, or has a wrong size.
+        DamagedDataError: a zip file or a strip is damaged, or has a wrong size.
     """
     counts = (expected.train, expected.test)
     return ImageSplits(*(_read_zip(path, count, expected) for path, count in zip(paths, counts, strict=True)))
@@ -216,8 +216,8 @@ def _images(
 
 @contextmanager
 def unpacking(path: Path, what: str) -> Iterator[None]:
-    """Return a context that replaces errors by ``DamagedDataError``, like ``reading``, and that does so for zip files and images
-    too.
+    """Return a context that replaces errors of reading by ``DamagedDataError``. Unlike ``reading``, it also replaces the errors of
+    damaged zip files and images.
 
     Raises:
         DamagedDataError: decompression or decoding failed.

@@ -116,13 +116,13 @@ def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int
 
 
 def check_texts(where: str, texts: Iterable[object]) -> None:
-    """Check that all values are text that can be written as UTF-8.
+    """Check that all values are strings that can be written as UTF-8.
 
     Args:
-        where: place of the values, for the message.
+        where: file and line of the values, for the message.
 
     Raises:
-        DamagedDataError: a value is not; the message names the place and the value.
+        DamagedDataError: a value is not a string, or cannot be written as UTF-8; the message names the place.
     """
     for text in texts:
         if not isinstance(text, str):

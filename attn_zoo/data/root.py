@@ -9,6 +9,6 @@ VARIABLE = "ATTN_ZOO_DATA"
 
 
 def data_root(given: str = "") -> Path:
-    """Return the data folder. It is ``given``; if that is empty, $ATTN_ZOO_DATA; and without this variable, ``data`` in the current
-    folder."""
+    """Return the data folder. It is ``given`` or, if ``given`` is empty, $ATTN_ZOO_DATA. If this variable is not set, it is
+    ``data`` in the current folder."""
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()

@@ -120,8 +120,9 @@ class Checkpoint:
                 print(terminal(said), file=sys.stderr)
 
     def hand_on(self, training: Training) -> None:
-        """Save the state after the last step as the checkpoint of a run with more steps and otherwise equal spec, if one is
-        planned.
+        """Save the state after the last step as the checkpoint of a longer run, which then continues from it.
+
+        The longer run has the same spec except for more steps. If no longer run is planned (``longer`` is None), do nothing.
         """
         if self.longer is not None:
             heir = Checkpoint(self.path.parent, self.longer)

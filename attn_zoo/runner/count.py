@@ -26,8 +26,9 @@ def has_dropout(spec: RunSpec) -> bool:
 
 
 def counted_implementation(spec: RunSpec) -> str:
-    """Return the implementation whose FLOPs the card of a run's mechanism counts. For a hybrid whose mechanisms differ in it, they
-    are joined by ``+``.
+    """Return the name of the implementation whose FLOPs the card of a run's mechanism states.
+
+    For a hybrid whose mechanisms state FLOPs of different implementations, the names are joined by ``+``.
     """
     names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
     return names[0] if len(set(names)) == 1 else "+".join(names)

@@ -37,11 +37,13 @@ class Measure:
 
 
 class Meter:
-    """Running computation of a metric: it adds up counts over all answers, from which the metric is computed.
+    """Running computation of a metric. It adds up counts over all answers, and computes the metric from the sums. An answer is the
+    network's output for one example or, if every position is scored, for one position.
 
     Args:
-        count: function that returns the counts of some answers, from outputs of shape (answers, classes) and their labels.
-        figure: function that returns the metric, from the sums of the counts.
+        count: function that takes outputs of shape (answers, classes) and their labels, and returns counts, such as those of
+            correct answers and of all answers.
+        figure: function that takes the sums of the counts, and returns the metric.
     """
 
     def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | float]], figure: Callable[..., float]) -> None:
@@ -52,10 +54,10 @@ class Meter:
     def update(
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
-        """Add the counts of some answers.
+        """Add the counts of more answers.
 
         Args:
-            scores: outputs of the network.
+            scores: outputs of the network, one row per answer.
             labels: label of each answer.
         """
         counts = [float(count) for count in self._count(scores, labels)]
@@ -194,9 +196,8 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Return the outputs of a network for a batch, and their labels. There is one for each example, or one for each scored
-    position.
-    """
+    """Return the outputs of a network for a batch, and their labels. If a task labels whole examples, there is one output for each
+    example; if it labels positions, one for each scored position."""
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -228,10 +229,11 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """Return the metric of a network over each part of the examples. Each example is read once.
+    """Return the metric of a network over each part of the examples. Each example is read once, even if several parts contain it.
 
     Args:
-        parts: for each part a mask over the first ``count`` examples, or over their positions.
+        parts: for each part, by name, a mask over the first ``count`` examples or over their positions. Examples after these are
+            not read.
 
     Raises:
         StoppedError: a delayed signal stops the run.

@@ -41,7 +41,8 @@ def watched(limit: float, path: Path) -> Iterator[None]:
 
 
 def beat() -> None:
-    """Report that a call has returned, which starts the time limit anew."""
+    """Report that the process does not hang, which restarts the time limit of ``watched``. Training and evaluation call this
+    between batches."""
     if _watched:
         _wait(*_watched[-1])
 

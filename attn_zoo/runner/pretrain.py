@@ -81,5 +81,5 @@ def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
 
 
 def asked_tokens(tokens: Tensor) -> Tensor:
-    """Return for each sequence length in ``tokens`` how many tokens must be predicted."""
+    """Return how many tokens of each sequence must be predicted. ``tokens`` has the number of real tokens of each sequence."""
     return (tokens * PER_CENT // 100).clamp(min=1)

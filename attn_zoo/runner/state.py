@@ -58,7 +58,7 @@ class Trained:
 class BatchSource(Iterator[Batch]):
     """Endless source of batches, whose examples are shuffled again every epoch and augmented.
 
-    Batches depend on the seed alone, so every mechanism is trained on the same.
+    Batches depend on the seed alone, so every mechanism is trained on the same batches.
     """
 
     def __init__(self, examples: Examples, batch_size: int, seed: int, augment: Augment) -> None:
@@ -80,9 +80,10 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """Return the states of the random generators and the position in the epoch.
+        """Return the states of two random generators, by name, and the position in the epoch.
 
-        The state of the generator that shuffles is that before it shuffled this epoch.
+        ``epoch`` is the state that the generator of the order had before it shuffled this epoch, so that the same order can be
+        drawn again. ``chance`` is the present state of the generator of augmentations.
         """
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 

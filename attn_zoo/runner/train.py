@@ -65,7 +65,7 @@ class TimedOutError(TimeoutError):
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
     """Return an endless source of batches, whose examples are shuffled again every epoch and augmented.
 
-    Batches depend on the seed alone, so every mechanism is trained on the same.
+    Batches depend on the seed alone, so every mechanism is trained on the same batches.
     """
     return BatchSource(examples, batch_size, seed, augment)
 

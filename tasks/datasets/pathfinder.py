@@ -36,7 +36,7 @@ class Release:
         """Return the folder of the images whose target path has ``contour`` dashes.
 
         Raises:
-            MissingDataError: the level does not exist.
+            MissingDataError: the release has no folder for this number of dashes.
         """
         if contour not in self.listed:
             raise MissingDataError(
@@ -46,11 +46,11 @@ class Release:
         return self.folder / LEVELS[contour]
 
     def read(self, contour: int) -> Labelled:
-        """Return the images whose target path has ``contour`` dashes, and their labels, in the order of the lists. Files that are
-        empty in the release are left out.
+        """Return the images whose target path has ``contour`` dashes, and their labels, in the order of the lists of labels. Files
+        that are empty in the release are left out.
 
         Raises:
-            MissingDataError: the level does not exist.
+            MissingDataError: the release has no folder for this number of dashes.
             DamagedDataError: a file is not a grey image of the right size.
         """
         self.level(contour)
@@ -62,10 +62,11 @@ class Release:
 
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
-    """Return the images in a released folder such as ``pathfinder32``. ``side`` is their side in pixels.
+    """Return the images in a released folder such as ``pathfinder32``. ``side`` is the side of an image in pixels.
 
     Raises:
-        DamagedDataError: the folder has no level, or a list cannot be read or names a missing file.
+        DamagedDataError: the folder has no subfolder with images of one number of dashes, or a list of labels cannot be read or
+            names a missing file.
     """
     (folder,) = paths
     listed = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}

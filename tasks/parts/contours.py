@@ -34,7 +34,7 @@ _BLOCK = 1_000
 
 
 class Plan(NamedTuple):
-    """Settings of the images that are drawn."""
+    """Settings of Pathfinder images that are drawn at random."""
 
     side: int
     contour: int
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Description of one image before its pixels are computed."""
+    """Description of one Pathfinder image before its pixels are computed: dashes with grey levels, dots, and the label."""
 
     dashes: list[Mark]
     levels: list[int]
@@ -80,8 +80,8 @@ class Draughtsman:
 
     The two images of a pair have equal distances between their dots and equally small distances of the dots from the border. The
     paths also leave the dots in the same directions. Otherwise, these properties would predict most labels: a short path cannot
-    have distant ends, and the ends of one path point towards each other. A scene waits for another scene that forms a pair with it.
-    If none comes, the scene is not used.
+    have distant ends, and the ends of one path point towards each other. The two long paths of an image are drawn first. They wait
+    until the paths of another image can form a pair with them. If none do, they are not used.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -35,7 +35,7 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
         valid: number of validation examples.
 
     Raises:
-        ValueError: a class would have no training row.
+        ValueError: a class would have no training example.
     """
     tested = {content for content, _ in test}
     rows: dict[bytes, int] = {}
@@ -50,7 +50,7 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
 
 
 def hashed_order(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the examples, ordered by a hash of their content."""
+    """Return the indices of the examples, ordered by a hash of their content. An example is a pair of content and class."""
     keys = [(hashlib.sha256(content).digest(), label) for content, label in rows]
     return sorted(range(len(rows)), key=keys.__getitem__)
 

@@ -102,8 +102,8 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Return blocks of equal size as one block. It has first the first example of each block, then the second example of each, and
-    so on."""
+    """Return several sets of drawn examples, all of equal size, as one set. The result has the first example of each set, then the
+    second example of each set, and so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
@@ -113,8 +113,8 @@ def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
 
 
 def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return ``size`` digits for each row, in random order. Together with ``counts``, they make all digits of the row equally
-    frequent, up to a remainder."""
+    """Return ``size`` digits for each row, in random order. ``counts`` says how often each digit already occurs in the row. After
+    the new digits are added, the numbers of occurrences of two digits differ by at most one."""
     rows, modulus = counts.shape
     each, over = divmod(size + int(counts[0].sum()), modulus)
     lacking = each - counts

@@ -155,12 +155,13 @@ class PublishedTask(PatchTask):
 
 @lru_cache(maxsize=4)
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
-    """Return the standardised splits of the data set of a task. They are cached."""
+    """Return the train, valid and test splits of a published image task, with standardised pixels. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
 
 
 def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
-    """Check the options ``patch``, ``train``, ``valid`` and ``augment`` of a task. ``augment`` may be a string, which is converted.
+    """Check the image options ``patch``, ``train``, ``valid`` and ``augment`` of a task. ``augment`` may be a string, which is
+    converted.
 
     Raises:
         ValueError: an option is out of its range.
@@ -185,7 +186,8 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Check that the side of a patch divides each of ``sides``, so that there are at least two patches in total."""
+    """Check that the side of a patch divides each of ``sides`` (the height and width of an image), and that an image has at least
+    two patches."""
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))
         raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")

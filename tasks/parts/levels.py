@@ -27,11 +27,11 @@ LARGE_BUDGET = {
 
 
 def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
-    """Return the preset ``smoke`` of a synthetic task: 20 training steps of a network that is narrower than ``SMALL``.
+    """Return the preset ``smoke`` of a synthetic task: 20 training steps of a network with the sizes ``SMALL``, but of width 32.
 
     Args:
         options: options of the task.
-        model: other fields of the network that differ from ``SMALL``.
+        model: other sizes of the network that differ from ``SMALL``.
     """
     return Level(
         model={**SMALL, "dim": 32, **model},

@@ -16,17 +16,18 @@ def require_range(name: str, value: float, low: float, high: float, meaning: str
         meaning: what the option is, as a verb phrase such as "counts tokens", for the message.
 
     Raises:
-        ValueError: it is not; the message states the option, its meaning, and its value.
+        ValueError: the value is outside this range; the message states the option, its meaning, and its value.
     """
     if not low <= value <= high:
         raise ValueError(f"{name} {meaning} and must be from {low:,} to {high:,}; got {value}")
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """Return the member of the enumeration ``kind`` that has this value. ``name`` is the option, for the message.
+    """Return the member of the enumeration ``kind`` that has this value. ``name`` is the name of the option, for the error
+    message.
 
     Raises:
-        ValueError: there is no such member; the message lists all.
+        ValueError: no member has this value; the message lists all values.
     """
     try:
         return kind(value)

@@ -23,7 +23,8 @@ TEST_SHARE = 5
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
-    """Return the examples of each split. If only one split is published, a hash of the examples divides it first."""
+    """Return the examples of each split. If only one split is published, it is divided into training and test examples by a hash
+    of each example. The validation split is cut from the training examples."""
     train, test = parts.get("train", []), parts["test"]
     if not train:
         order = hashed_order([content(row) for row in test])

@@ -27,7 +27,8 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of dashes and dots in sixteenths of a pixel. The fields ``reach`` and ``apart`` are in pixels along the longer axis."""
+    """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. Only the distances ``reach`` and ``apart`` are
+    in whole pixels: of the horizontal and the vertical distance, the larger one counts."""
 
     length: int
     width: int
@@ -76,8 +77,8 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """All pixel patterns of dashes and dots for images of one size. A set of pixels is an integer with one bit per pixel of a
-    canvas. The image is in the middle of the canvas.
+    """All pixel patterns of dashes and dots for Pathfinder images of one size. A set of pixels is an integer with one bit per
+    pixel of a canvas. A canvas is the image with a margin around it.
 
     Args:
         side: side of the image in pixels.
