@@ -25,8 +25,8 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
     """Return the matrix A with Y = A V in float64, where V are the values and Y is the output of the mechanism. Columns of padded
     keys are zero.
 
-    A belongs to the present random draws and parameters of the mechanism. Additional inputs (streams) that are initialised as
-    copies of the values get the same columns as the values.
+    A holds for the parameters and random draws that the mechanism has now. Some mechanisms have additional inputs (streams), and
+    some of these are initialised as copies of the values. Such a stream counts as V, so A includes its influence.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
@@ -104,7 +104,8 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Return the properties of an effective attention matrix, and its distance from softmax's matrix ``exact``."""
+    """Return the properties of an effective attention matrix, and its distance from softmax's matrix ``exact``. ``query_valid`` is
+    True for queries that are real tokens; rows of other queries do not count."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)

@@ -17,8 +17,8 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Return one mechanism per layer, and whether building them drew random numbers. The mechanisms are in float64 and evaluation
-    mode, and they are connected as in a model.
+    """Return one mechanism per layer, and True if building them drew random numbers. The mechanisms are in float64 and evaluation
+    mode. They are joined as the layers of one model, so weights that the layers of a model share are shared here too.
 
     PyTorch's global generator is left unchanged.
 
@@ -44,10 +44,11 @@ def build_layers(
 
 @torch.no_grad()
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return the output of a mechanism for inputs that have its dtype.
+    """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism.
 
-    Inputs that the mechanism does not read are left out. If its queries and keys are the same tensor, the queries are used for
-    both. Each additional input (stream) is the projection that it is initialised from.
+    Queries or keys that the mechanism does not read are left out. A mechanism that requires the queries and keys to be the same
+    tensor gets the queries for both. An additional input (stream) of the mechanism is set to the queries, keys or values, whichever
+    it is a copy of at initialisation.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.

@@ -26,7 +26,7 @@ class AttentionInputs:
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry that a mechanism must have for these inputs."""
+        """Geometry (number of heads, head width, numbers of queries and keys, and causality) of a mechanism for these inputs."""
         _, heads, queries, head_dim = self.query.shape
         return Geometry(heads, head_dim, queries, self.key.shape[2], self.causal)
 

@@ -17,7 +17,14 @@ _LEGEND_LAYERS = 8
 
 
 def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
-    """Draw the figure into ``folder`` as spectrum.png and spectrum.svg, and return both paths.
+    """Draw cumulative singular values of attention matrices into ``folder`` as spectrum.png and spectrum.svg, and return both
+    paths. The left plot has one curve per layer, and the right plot is a heat map of all heads.
+
+    Args:
+        spectrum: cumulative singular values of every head, averaged over sequences.
+        index: number k for the heat map, which shows the sum of the k largest singular values as a share of the sum of all.
+        title: title of one or two lines.
+        log_index: True for a logarithmic x-axis in the left plot, which spreads out the first few singular values.
 
     Args:
         spectrum: mean cumulative spectrum of every head.

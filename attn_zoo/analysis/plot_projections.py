@@ -20,8 +20,8 @@ _NAMES = {
 
 
 def plot_projections(found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw the result of ``attn-zoo analyze projections`` into ``folder`` as projections.png and projections.svg, and return both
-    paths."""
+    """Draw the error of Linformer's attention against its projected length into ``folder`` as projections.png and projections.svg,
+    and return both paths. ``found`` is the result of ``attn-zoo analyze projections``."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter

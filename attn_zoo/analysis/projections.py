@@ -33,7 +33,8 @@ _BATCH = 8
 
 
 class Kind(Enum):
-    """Kind of the matrices that project keys and values."""
+    """Kind of projection from n positions to k: a kind of Linformer's matrices E (for keys) and F (for values), or the random
+    matrix of Theorem 1 in the Linformer paper."""
 
     theorem = "theorem"
     """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, so it costs more than softmax attention."""
@@ -49,8 +50,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ProjectionErrors:
-    """Errors of projected attention on sequences that were not used for fitting, and the spectrum of softmax's matrices on these
-    sequences."""
+    """Relative errors of attention whose n keys and values are projected to k (see ``Kind``), in comparison with softmax attention.
+    They are measured on sequences to which no projection was fitted. The singular values of softmax's attention matrices on these
+    sequences are included."""
 
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
@@ -62,13 +64,13 @@ class ProjectionErrors:
     """Mean error of a uniform average of all values, which ignores queries and keys."""
 
     def mean(self, kind: Kind) -> list[float]:
-        """Return the mean error of a kind of projection at each projected length, over random draws, layers, sequences and
-        heads."""
+        """Return the mean error of one kind of projection, in a list with one number per projected length. The mean is over random
+        draws, layers, sequences and heads."""
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Return the exponent a in error ~ k^a, where k is the projected length. It is fitted to the logarithms of all lengths, and
-        None for a single length."""
+        """Return the exponent a in error ~ k^a, where k is the projected length. It is fitted to the logarithms of the mean errors
+        at all lengths. Return None if there is only one length."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -79,8 +81,14 @@ class ProjectionErrors:
 def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
 ) -> ProjectionErrors:
-    """Return the errors of all kinds of projection. They are fitted to the first half of the sequences and tested on the second
-    half.
+    """Return the errors of attention whose n keys and values are projected to k, for every kind of projection (see ``Kind``).
+    Projections that are fitted to data use the first half of the sequences. All errors are measured on the second half.
+
+    Args:
+        layers: queries, keys and values of each layer.
+        lengths: projected lengths k.
+        draws: number of draws of random matrices.
+        steps: number of steps of Adam for the kind ``learned``.
 
     Args:
         layers: queries, keys and values of each layer.
@@ -124,7 +132,8 @@ def measure_projections(
 
 
 def least_length(n: int, error: float) -> float:
-    """Return the smallest projected length k for which Theorem 1 guarantees a relative error below ε = ``error``.
+    """Return the smallest projected length k for which Theorem 1 of the Linformer paper guarantees a relative error below ε =
+    ``error``.
 
     It is k = 5 log n / (ε² - ε³), where n is the number of keys.
 
@@ -142,8 +151,8 @@ def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
 
 
 def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
-    """Return the output of projected attention, Eq. 7: softmax(Q (E K)ᵀ / √d) F V. Q, K and V are the queries, keys and values; E
-    and F are the projections ``e`` and ``f``."""
+    """Return the output of Linformer's attention, softmax(Q (E K)ᵀ / √d) F V (Eq. 7 of the paper). Q, K and V are the queries, keys
+    and values; E and F are the projections ``e`` and ``f``; d is the width of a head."""
     ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
     return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
 

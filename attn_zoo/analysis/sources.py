@@ -34,7 +34,8 @@ _CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Model and inputs that a user asks for. If a field is None, its value depends on the kind of model.
+    """Model and inputs that a user asks for. If a field is None, its value depends on the kind of model. ``weights`` is ``auto``,
+    ``pretrained`` or ``random``.
 
     Raises:
         ValueError: there is less than one sequence or fewer than two positions, or ``weights`` is not in ``WEIGHTS``.

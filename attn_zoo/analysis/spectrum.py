@@ -44,8 +44,8 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Return the default number of singular values for the heat map: a quarter of the length, and at most 128. The paper uses 128
-    for length 512."""
+    """Return the number k of singular values for a heat map of attention heads, which shows the sum of the k largest as a share of
+    the sum of all. It is a quarter of the length, and at most 128, which the Linformer paper uses for length 512."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
@@ -65,7 +65,8 @@ class Spectrum:
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the sum of the ``index`` largest singular values as a share of the sum of all. The paper's heat map shows it.
+        """Return the sum of the ``index`` largest singular values as a share of the sum of all, averaged over sequences. The heat
+        map in the Linformer paper shows this share.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -74,7 +75,7 @@ class Spectrum:
         return self.mean[..., index - 1]
 
     def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the standard error, over sequences, of what ``at(index)`` returns.
+        """Return the standard error, over sequences, of the mean share that ``at(index)`` returns.
 
         Raises:
             ValueError: there are fewer than ``index`` singular values.
@@ -83,7 +84,8 @@ class Spectrum:
         return self.deviation[..., index - 1] / self.sequences**0.5
 
     def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Return the smallest number of singular values whose sum reaches ``share`` of the sum of all, in the mean over sequences.
+        """Return the smallest number of singular values whose sum, divided by the sum of all and averaged over sequences, reaches
+        ``share``.
 
         Raises:
             ValueError: ``share`` is not in (0, 1].

@@ -23,7 +23,7 @@ from attn_zoo.contract.length_maps import equal_bounds, segment_means
 
 
 class Start(Enum):
-    """Kind of initialisation of E and F."""
+    """Kind of initialisation of E and F, the matrices with which Linformer shortens keys and values."""
 
     stretches = "stretches"
     """Means over the k segments of positions that preserve most of the second moment."""
@@ -36,7 +36,13 @@ class Start(Enum):
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
-    """Return the initial projection E, which has k rows.
+    """Return the initial value of the matrix E with which Linformer shortens n keys to k.
+
+    Args:
+        moment: second moment of the keys: for each pair of positions, the inner product of their keys, summed or averaged over
+            texts.
+        k: projected length, which is the number of rows of E.
+        how: kind of initialisation.
 
     Args:
         moment: second moment of the keys over n positions.
@@ -60,8 +66,8 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Return the bounds of k segments of positions. Their means preserve more of the second moment M (``moment``) than those of
-    other segments.
+    """Return the bounds that cut n positions into k segments so that the means over the segments preserve most of the second moment
+    M (``moment``).
 
     The amount that is preserved is the sum over segments of 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the
     vector of ones. Dynamic programming in k steps over all pairs of bounds finds the maximum.

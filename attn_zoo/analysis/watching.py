@@ -22,7 +22,8 @@ Seen = Callable[..., None]
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
-    """Run the model on the batch, and call ``seen(mechanism, query=..., key=..., ...)`` before each of the mechanisms runs.
+    """Run the model on the batch. Before a mechanism runs, ``seen`` is called with the mechanism and its inputs: ``seen(mechanism,
+    query=..., key=..., ...)``.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``.
@@ -101,12 +102,13 @@ def is_transformers(model: nn.Module) -> bool:
 
 
 def implementation_of(model: nn.Module) -> str | None:
-    """Return the name of the attention implementation that a Hugging Face model uses, or None if the model has no such setting."""
+    """Return the name of the attention implementation that a Hugging Face model uses, such as ``sdpa``. Return None if the model
+    has no setting for the implementation."""
     return getattr(model.config, "_attn_implementation", None)
 
 
 def refuse_blind(model: nn.Module, found: object) -> None:
-    """Raise ``UnsupportedError`` if ``found`` is empty, because no attention was intercepted in the model.
+    """Raise an error if no attention was intercepted in the model, that is, if ``found`` is empty.
 
     Raises:
         UnsupportedError: ``found`` is empty.

@@ -33,8 +33,8 @@ METHOD = "median of the quotients within a round, with the distribution-free int
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing B with A. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A). If it is above 1, A
-    is faster."""
+    """Result of comparing the times of B with the times of A. ``quotient`` is the median over rounds of (seconds of B) / (seconds
+    of A). If it is above 1, A is faster. ``low`` and ``high`` are the bounds of its confidence interval."""
 
     rounds: int
     quotient: float
@@ -46,16 +46,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Verdict of the comparison. It is ``A faster`` or ``B faster`` if the whole interval is beyond the smallest difference of
-        interest, else ``tie``."""
+        """``A faster`` or ``B faster`` if the confidence interval of the quotient contains only differences larger than
+        ``smallest``, otherwise ``tie``."""
         if self.low > 1 + self.smallest:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
     @property
     def equal(self) -> bool:
-        """True if the whole interval is within the smallest difference of interest. A tie then means that A and B are equally fast;
-        otherwise it means that the result is unknown."""
+        """True if the confidence interval of the quotient contains only differences of at most ``smallest``. A tie then means that
+        A and B are equally fast. A tie without this property means that the result is unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:

@@ -31,8 +31,8 @@ FITTED_LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinite if only one of
-    them fits into memory."""
+    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinite if one of the
+    two costs is unknown because memory ran out."""
 
     length: int
     middle: float
@@ -58,7 +58,7 @@ class Crossover:
     """True if the figures are counted. Counted figures have no noise and therefore no interval."""
 
     def describe(self) -> str:
-        """Return the crossover as the text of a table cell, with rounded lengths."""
+        """Return the crossover as text for a table, with rounded lengths."""
         if self.low == math.inf:
             return f"never up to {self.longest:,}"
         if self.high == 0:
@@ -79,8 +79,9 @@ def round_length(length: float) -> int:
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Return the median of a quantity over the rounds, or None if it was not measured. Memory is the sum of the bytes that are
-    allocated before a step and the peak of the step."""
+    """Return the median of the measured values of a quantity (``time`` or ``memory``), or None if it was not measured. ``point``
+    has the values of one layer at one length. Memory is the sum of the bytes that are allocated before a step and the peak of the
+    step."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -89,25 +90,27 @@ def value(point: Figures, quantity: str) -> float | None:
 
 
 def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
-    """Return the figures of one layer for one kind of step (``forward`` or ``training``), sorted by length."""
+    """Return those of the measured ``points`` that belong to one layer (``label``) and one kind of step (``forward`` or
+    ``training``), sorted by length."""
     return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Return the labels of the layers that have a role in the comparison, such as a baseline."""
+    """Return the labels of the layers that have this role in the comparison: ``mechanism``, ``materialised`` or ``sdpa``. The
+    latter two are baselines."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
 def compared(points: Sequence[Figures]) -> list[str]:
-    """Return the labels of the mechanisms that are compared with softmax. Softmax itself is left out, even if a file lists it among
-    them."""
+    """Return the labels of the mechanisms that are compared with softmax. Softmax itself is never among them, even if it was
+    measured as a mechanism and not only as a baseline."""
     others = [p for p in points if p.cell.subject is None or p.cell.subject.attention != "softmax"]
     return labels(others, "mechanism")
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Return the figures of a baseline, one for each length. They belong to the back end that costs least at this length, or to one
-    that failed if all failed."""
+    """Return the measured values of softmax as a baseline, one object for each length. If several fused implementations of softmax
+    were measured, the one with the lowest cost at this length is used. If all of them failed, the first is used."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -118,14 +121,15 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Return the exponent with which a quantity grows with the length. It is fitted to the longest ``FITTED_LENGTHS`` measured
-    lengths. Return None if fewer than three were measured."""
+    """Return the exponent p in cost ~ length^p, where the cost is the ``quantity``. It is fitted to the longest ``FITTED_LENGTHS``
+    measured lengths. Return None if fewer than three lengths were measured."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
-    """Return the crossover of a mechanism with a baseline, or None if they can be compared at fewer than two lengths."""
+    """Return the crossover of a mechanism (``label``) with a baseline (``role``): the length from which the mechanism costs less.
+    Return None if the costs can be compared at fewer than two lengths."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
@@ -137,7 +141,8 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Return the length at which a curve falls below 0 for the last time. Its points are ``logs`` at ``lengths``."""
+    """Return the length at which a curve falls below 0 for the last time. The points of the curve are ``logs`` at ``lengths``.
+    Return 0 if all points are below 0, and infinity if the last point is not."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0

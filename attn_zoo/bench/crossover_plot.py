@@ -28,8 +28,8 @@ UNITS: Mapping[str, tuple[str, float]] = {
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
-    """Draw the figures of one measurement of ``experiment=crossover`` into the file ``path``. Equal figures give the same SVG, byte
-    by byte.
+    """Plot costs against the length, and the crossovers, into the file ``path``. ``found`` is a measurement of
+    ``experiment=crossover``. Equal measurements give the same SVG, byte by byte.
 
     Raises:
         ValueError: see ``check_plot``; or there is nothing to draw.

@@ -101,71 +101,86 @@ class Grid:
                 raise ValueError(f"{name} must be {many}different integers of at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
-        """Return a lower bound of the FLOPs of a step, or 0 if none is known."""
+        """Return a lower bound of the FLOPs of one step of a cell (one case to measure), or 0 if no bound is known."""
         return 0.0
 
     def identity(self) -> dict[str, Any]:
-        """Return the values of those keys that must be equal when an earlier measurement is continued."""
+        """Return the values of the keys that must be equal if an interrupted measurement is to be continued."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """Return facts about this machine that the environment of the measurement does not contain."""
+        """Return further facts about this machine, such as versions of packages. They are saved with the measurement, in addition
+        to its environment."""
         return {}
 
     @property
     def protocol(self) -> TimingProtocol | None:
-        """Rules of the timings, or None if nothing is timed."""
+        """Rules of the timings, such as the number of rounds and of threads. None if the experiment times nothing."""
         return None
 
     def groups(self) -> list[list[Cell]]:
-        """Return the cells to measure, in groups. Each round measures the cells of one group, one after another."""
+        """Return all cells (cases to measure), in groups. A round measures each cell of one group once, so that costs within a
+        group can be compared. The groups are measured one after another."""
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that are taken once for a cell, before the rounds. A probe is a quantity with the request that measures
-        it."""
+        """Return the probes that run once for a cell (one case to measure), before the rounds that repeat its timing. A probe is
+        the name of a quantity, such as peak memory, and the request to a worker process that measures this quantity."""
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do work that happens only once, such as imports. The time of the first probe then predicts the time at longer lengths."""
+        """Do work that happens only in the first measurement of this process, such as imports. The first measured time is then
+        without this work and predicts the times at longer lengths."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return those cells that the rounds of a group measure. ``found`` contains the figures from before the rounds."""
+        """Return the cells (cases to measure) of a group that are measured in its rounds. By default, cells with a failure before
+        the rounds are left out.
+
+        Args:
+            cells: all cells of the group.
+            found: values that were measured before the rounds.
+        """
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that are taken for a cell in each round."""
+        """Return the probes that run for a cell (one case to measure) in every round. A probe is the name of a quantity, such as
+        seconds, and the request to a worker process that measures this quantity."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the cells in the order in which the round ``turn`` measures them."""
+        """Return ``cells`` in the order in which they are measured in the round number ``turn``."""
         return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the figures of a group by a summary, after all its rounds."""
+        """Replace the measured values of one group of cells (cases to measure) by a summary, after all rounds of the group. By
+        default, nothing is replaced."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """Return the class of the object that the worker process of a cell contains, followed by the arguments of the class."""
+        """Return a class and its arguments. The worker process of a cell (one case to measure) makes an object of this class, and
+        the methods of the object measure the cell."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Return the name of the worker process that measures a cell. The process ends after a group unless the next group uses it
-        too."""
+        """Return the name of the worker process that measures a cell (one case to measure). Cells with the same name share a
+        process. The process ends after a group of cells unless the next group has a cell with this name."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why a cell cannot be measured, or None. It is found without measuring."""
+        """Return the reason why a cell (one case to measure) cannot be measured, or None if no reason is known. The reason is found
+        without measuring."""
         return None
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        """Return a report of the figures as text, in Markdown (``github``) or for the terminal."""
+        """Return a report of the measured values as text, in Markdown (``github``) or for the terminal."""
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:
-        """Draw the figures into the file that the key ``plot`` names, if it names one."""
+        """Draw a plot of the measured values into the file that the key ``plot`` names. Draw nothing if the experiment has no plot
+        or no file is named."""
 
     @staticmethod
     def succeeded(found: Measurement) -> bool:
-        """Return True if the experiment succeeded. If not, the command ends with status 1."""
+        """Return True if the experiment succeeded. If it returns False, the command ``attn-zoo measure`` ends with exit status
+        1."""
         return True

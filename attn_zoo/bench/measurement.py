@@ -21,7 +21,8 @@ NO_TIME = "no time left"
 class Cell:
     """One case to measure: a layer, the kind of its step (forward or training), a length in tokens and a number of examples.
 
-    ``group`` distinguishes cells that are otherwise equal, such as repetitions. ``role`` says what the layer is for in the report.
+    ``label`` names the layer in tables. ``group`` distinguishes cells that are otherwise equal, such as repetitions. ``role`` says
+    what the layer is for in the report, such as ``mechanism``, or ``sdpa`` for a baseline.
     """
 
     label: str
@@ -35,14 +36,14 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Return the cell that ``asdict`` converted to this plain data."""
+        """Return the cell (one case to measure) from the dictionary that ``dataclasses.asdict`` made of it."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
 
 @dataclass(slots=True)
 class Figures:
-    """Values that were measured for one cell, and its failures."""
+    """Numbers that were measured for one cell (one case: a layer, a kind of step and a length), and reasons of failures."""
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
@@ -51,17 +52,19 @@ class Figures:
     """Reason of the failure, by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
-        """Return the values of a quantity in all rounds. The list is empty if there are none."""
+        """Return all measured values of a quantity such as ``seconds``, in the order of the rounds. The list is empty if there are
+        none."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:
-        """Return the value of a quantity that is measured once, or None if there is none."""
+        """Return the value of a quantity that is measured only once, such as ``peak_bytes``. Return None if it has no value."""
         return next(iter(self.values.get(quantity, ())), None)
 
 
 @dataclass
 class Measurement:
-    """Result of one experiment: its settings, timing protocol, environment and figures."""
+    """Result of one experiment: its settings, timing protocol and environment, and the numbers that were measured for each cell
+    (one case: a layer, a kind of step and a length)."""
 
     experiment: str
     grid: dict[str, Any]
@@ -74,12 +77,12 @@ class Measurement:
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
     def of(self, cell: Cell) -> Figures:
-        """Return the figures of a cell. They are empty at first."""
+        """Return the measured values of a cell (one case to measure). For a new cell, an object without values is added."""
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the figures as rows. A row has the index of a cell in ``cells``, the quantity, the round, and the value or the
-        failure."""
+        """Yield one dictionary for each measured value and for each failure. It has the number of the cell (the case that was
+        measured), the quantity, the round, and the value or the reason of the failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
                 for turn, value in enumerate(values):
@@ -88,7 +91,7 @@ class Measurement:
                 yield {"cell": at, "quantity": quantity, "round": len(found.values.get(quantity, ())), "failure": failure}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measurement as plain data."""
+        """Return the measurement as a dictionary that can be saved as JSON."""
         names = ("experiment", "grid", "environment", "facts", "complete")
         return {
             **{name: getattr(self, name) for name in names},
@@ -99,7 +102,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Return the measurement that ``to_dict`` converted to this plain data.
+        """Return the measurement from the dictionary that ``to_dict`` made of it.
 
         Raises:
             LookupError, TypeError, AttributeError: the data are not a complete measurement.
@@ -134,7 +137,7 @@ class Measurement:
             raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
 
     def write(self, file: Path) -> None:
-        """Write the whole measurement to a file, with one line per cell and per row."""
+        """Write the whole measurement to a JSON file. Each cell (a case that was measured) has a line, and so has each value."""
         plain = self.to_dict()
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
@@ -143,11 +146,12 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """True if everything was measured and no cell was left out for lack of time."""
+        """True if the measurement came to its end and no cell (case to measure) was left out because the time limit was reached."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Copy the figures of an earlier measurement with the same settings. Cells for which it lacked time are measured again."""
+        """Continue from an earlier measurement with the same settings: copy its values and failures. Failures for lack of time are
+        not copied, so these cases are measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

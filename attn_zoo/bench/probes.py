@@ -18,7 +18,7 @@ Answer = Mapping[str, float | list[float] | None]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A quantity and the request to a worker process that measures it."""
+    """Name of a quantity, such as peak memory, and the request to a worker process that measures this quantity."""
 
     quantity: str
     """Quantity that is reported as failed if the request fails. The answer may contain other quantities too."""
@@ -28,7 +28,8 @@ class Probe:
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:
-    """Return what the methods of ``Bench`` need to know about a cell: the kind of step, the number of examples and the length."""
+    """Return the kind of step, the number of examples and the length of a cell (one case to measure). Methods of ``Bench`` take
+    these three arguments."""
     return cell.kind, cell.batch, cell.length
 
 
@@ -50,13 +51,18 @@ MEMORY = Probe("peak_bytes", _memory)
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
-    """Return the probe that finds the largest batch within ``budget`` bytes.
+    """Return the probe (a request to a worker process) that finds the largest number of examples whose step fits into ``budget``
+    bytes.
 
-    On CUDA, batches are tried. On a CPU, the largest batch is extrapolated linearly from the memory of two batches.
+    On CUDA, batches are tried. On a CPU, the largest batch is extrapolated linearly from the memory of two batches, of which the
+    second is twice as large as the first.
 
     Args:
-        small: function from a length to the smaller of the two batches.
-        least: function from a cell to a lower bound of its bytes. Nothing is tried if this bound exceeds the budget.
+        budget: number of bytes.
+        cuda: True to try batches on CUDA, False to extrapolate.
+        small: function that returns the size of the first of these two batches for a sequence length.
+        least: function that returns a lower bound of the bytes for a cell (one case to measure). If this bound exceeds the budget,
+            nothing is tried and the result is 0.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:

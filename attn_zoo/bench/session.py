@@ -32,7 +32,15 @@ LEAST_AVAILABLE = 0.2
 
 
 class Session:
-    """One execution of a measurement. It measures the cells of ``grid`` that ``found`` does not contain yet.
+    """One run of an experiment. It measures every cell (a case: a layer, a kind of step and a length) that has not been measured
+    yet.
+
+    Args:
+        grid: experiment that lists the cells.
+        found: values that have been measured so far; new ones are added to this object.
+        save: function that is called with ``found`` after each round, and after the first measurements of each cell.
+        tell: function that is called with lines of progress.
+        ends: value of ``time.monotonic()`` at which the time limit is reached.
 
     Args:
         grid: experiment that lists the cells.
@@ -59,10 +67,10 @@ class Session:
         """Approximate seconds of a cell's step."""
 
     def run(self) -> None:
-        """Measure all groups of cells.
+        """Measure all cells (cases to measure), one group of them after another.
 
         Raises:
-            WorkerError: a cell failed and the grid wants whole groups.
+            WorkerError: a cell failed in an experiment that needs all of them (``Grid.whole_groups``).
         """
         groups = self.grid.groups()
         if "lengths" in self.grid.named and self._ends < math.inf:
@@ -78,10 +86,10 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return a sentence that says whether the time suffices.
+        """Return a sentence that says whether the time limit is long enough for all measurements.
 
-        The needed time is estimated from a lower bound of each step: its FLOPs at the speed of a matrix product in a worker
-        process.
+        The needed time is estimated from a lower bound of the time of each step: its FLOPs, divided by the speed of a matrix
+        product that is timed first.
         """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
@@ -239,10 +247,10 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Return the expected seconds of a step.
+    """Return the expected seconds of one step of a cell (one case to measure).
 
-    They are extrapolated from the next two shorter lengths as a power law with an exponent from 1 to 2. Without a shorter length,
-    they are 0.
+    The seconds are extrapolated from those of the same layer at the two longest lengths below that of the cell, by a power law with
+    an exponent from 1 to 2. If no shorter length was measured, the result is 0.
 
     Args:
         steps: measured seconds of a step, by cell.

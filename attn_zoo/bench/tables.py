@@ -19,7 +19,8 @@ QUANTITIES: Mapping[str, str] = {
 
 
 def joined(found: Measurement, *parts: str) -> str:
-    """Return a report that consists of the parts that are not empty. If the measurement was interrupted, the report says so."""
+    """Return the parts of a report as one text, without empty parts. If the measurement was interrupted, the text begins with a
+    remark that says so."""
     partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
     return "\n\n".join(part for part in (partial, *parts) if part)
 
@@ -27,8 +28,8 @@ def joined(found: Measurement, *parts: str) -> str:
 def spread(
     values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
 ) -> str:
-    """Return the median and half the interquartile range as text, such as ``1.20 ± 0.05``, with a mark if the figure is
-    unstable."""
+    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the range is too
+    large in relation to the median, the values are unstable, and the text is put between ``before`` and ``after``."""
     assert protocol is not None, "only what is timed has a spread"
     low, middle, high = found = quartiles(values)
     before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
@@ -36,13 +37,14 @@ def spread(
 
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
-    """Return the median and half the interquartile range as text, with three or more significant digits. The sign ~ marks an
-    unstable figure."""
+    """Return the median of the values and half their interquartile range as text, with three or more significant digits. The text
+    begins with ~ if the values are unstable, which means that their range is too large in relation to the median."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
 def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
-    """Return the figure of a quantity times ``factor`` as text, or the reason why there is none."""
+    """Return the measured values of a quantity, multiplied by ``factor``, as text: their median and half their interquartile range.
+    If there is no value, return the reason in a word, such as ``OOM``."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
 
@@ -53,13 +55,15 @@ def decimals(value: float) -> int:
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """Return the first word of the failure of the first quantity that failed, such as ``OOM``, or ``-`` if none failed."""
+    """Return why a measurement failed, as one word such as ``OOM``. It is the first word of the stated reason for the first of the
+    ``quantities`` that failed. Return ``-`` if none of them failed."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
 def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
-    """Return a list of failures as text. It has one line per layer and reason, with the quantities, kinds of step and lengths."""
+    """Return the failed measurements as text. There is one line per layer and reason, which lists the quantities, kinds of step and
+    lengths."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for figures in found:
         cell = figures.cell

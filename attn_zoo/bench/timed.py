@@ -30,8 +30,9 @@ backward pass the weights, their gradient and the gradient of the scores."""
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Return the subjects that rows of the command line name, by their labels in tables. A subject is a mechanism with its options
-    and its implementation. Options whose default depends on the length are left out.
+    """Return what the texts describe: mechanisms with their options and implementations. The keys of the dictionary are the labels
+    in tables. A text is of the form ``linformer[projected_length=256]``. Options whose default depends on the length are left out
+    unless the text states them.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -47,8 +48,9 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Return the cells of softmax: one for the plain implementation, and one for each fused implementation of PyTorch on the
-    device. The plain implementation has all n × n weights for n tokens in memory."""
+    """Return softmax as a baseline: one entry for the plain implementation, and one for each fused implementation of PyTorch on the
+    device. The plain implementation has all n × n weights for n tokens in memory. The entries have no kind of step and no length
+    yet."""
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
@@ -58,7 +60,8 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key ``attentions`` of an experiment, which names mechanisms with their options."""
+    """Key ``attentions`` of an experiment. Its value is a list of mechanisms with their options, such as
+    ``linformer[projected_length=256]``."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -67,13 +70,14 @@ class AttentionRows:
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """One cell for each layer to measure, without a kind of step and a length."""
+        """One entry for each mechanism in ``attentions``. The entries have no kind of step and no length yet; an experiment adds
+        them."""
         return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
 @dataclass
 class Timed(Grid):
-    """Keys that all experiments which time steps have."""
+    """Keys of the command line that all experiments with timings have."""
 
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "sequence lengths in tokens")
     dim: int = option(256, "width of the layer, in channels")
@@ -120,17 +124,17 @@ class Timed(Grid):
         return (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
-        """Return the number of heads of the layer that a cell measures."""
+        """Return the number of heads with which a cell (one case to measure) is measured."""
         return self.heads
 
     def rig(self, cell: Cell) -> Rig:
-        """Return the functions that make the module and the inputs which a cell measures."""
+        """Return the functions that make the module and its inputs for a cell (one case to measure)."""
         assert cell.subject is not None
         return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
-        """Return the implementation that ``auto`` chooses for a length on the device. Return ``auto`` if the mechanism does not
-        support the length."""
+        """Return the implementation that ``implementation="auto"`` chooses for a mechanism at a length on this device. Return
+        ``auto`` if the mechanism does not support the length."""
         entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
         try:
             made = attention_options(entry, geometry, options)
@@ -153,8 +157,8 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why the layer of a cell cannot be measured, or None. Either it cannot be built, which is tried on the
-        meta device, or it cannot fit into memory."""
+        """Return the reason why a cell (one case to measure) cannot be measured, or None. There are two reasons: its module cannot
+        be built, which is tried on the meta device, or its step cannot fit into memory."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)
@@ -163,13 +167,14 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Return the reason why a step cannot fit into memory, or None if it may fit. It is computed without running the step."""
+        """Return the reason why a step cannot fit into memory, or None if it may fit. The step is not run."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
-        """Return a lower bound of the bytes of a step. For softmax with all weights in memory, it is ``HELD_MATRICES`` · batch ·
-        heads · length² numbers, otherwise 0."""
+        """Return a lower bound of the bytes of a step. Softmax with all weights in memory has several matrices of length × length
+        per example and head: two in a forward step, three in a training step. Their bytes are the bound. For all else the bound is
+        0."""
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0

@@ -34,13 +34,14 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Return the quotient of two timings in each round. What slows a whole round down cancels in the quotient. Rounds that only one
-    side finished are left out."""
+    """Return numerator / denominator for each round of timings. What slows a whole round down cancels in the quotient. Rounds that
+    only one of the two lists contains are left out."""
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
 def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` contains the three quartiles."""
+    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` contains the lower quartile, the
+    median and the upper quartile."""
     low, middle, high = spread
     return high - low > share * middle
 

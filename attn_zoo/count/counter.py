@@ -79,10 +79,11 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Return a context in which operators of a module on the ``meta`` device are dispatched as on a CPU. Still, no number is
-    computed.
+    """Return a context in which a module that was built on the ``meta`` device runs the same operators as on a CPU. Still, no
+    number is computed.
 
-    On ``meta`` itself, PyTorch materialises the attention that it fuses on a CPU. The module cannot be used afterwards.
+    This matters for fused attention: outside this context, PyTorch does not fuse it on ``meta`` and allocates all its weights.
+    After the context, the module must not be used.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         module.to_empty(device="cpu")
@@ -90,8 +91,7 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """Return the result of a call, and the bytes that autograd saves for the backward pass. The arguments are those of
-    ``tally``."""
+    """Return the result of a call, and the bytes that autograd saves for the backward pass. ``tally`` describes the arguments."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), excluded)

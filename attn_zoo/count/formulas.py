@@ -11,17 +11,18 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of an attention layer at the length that it was built for, including a gradient with respect to its tokens.
-    Bytes of activations are not included.
+    """Return the cost of an attention layer at the length that it was built for, by formula. The FLOPs of the backward pass include
+    the gradient with respect to the input tokens. Bytes of activations are not included.
 
-    FLOPs are those of the implementation that the card counts, in the order of operations ``layer.order``. State bytes are those of
-    the mechanism and of the short convolution; projections have no state.
+    The FLOPs of the mechanism come from the formula on its card (the description of the mechanism, with its capabilities and
+    costs). If the layer compresses keys and values to fewer positions before it projects them, its projections cost less;
+    ``layer.order`` says so. State bytes are those of the recurrent state of the mechanism and of the short convolution.
     """
     return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the layer's short convolution over tokens. It is 0 if there is none."""
+    """Return the cost of the short convolution over the tokens of a layer. It is 0 if the layer has none."""
     g, convolution = layer.mechanism.geometry, layer.short_convolution
     if convolution is None:
         return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
@@ -32,16 +33,17 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def latent_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of computing the layer's latents from its tokens, with the weights of the norm. It is 0 if the layer has no
-    latents."""
+    """Return the cost of mapping the tokens of a layer to its latents (narrow vectors from which keys and values are made) and of
+    normalising them. The weights of the norm count as parameters. The cost is 0 if the layer has no latents."""
     g = layer.mechanism.geometry
     flops = 2 * g.keys * layer.context_dim * g.latent_dim
     return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
 
 
 def source_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the projections to keys, values and additional inputs made from keys or values. If the layer compresses
-    before it projects, the compression is included."""
+    """Return the cost of the linear projections from the source tokens to keys, values and those additional inputs (streams) that
+    have a row per key. If the layer compresses the tokens to fewer positions before it projects them, the cost of this compression
+    is included."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.source_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -60,8 +62,9 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the rest of a layer: queries, other additional projections, mechanism, gate and output projection. The
-    compression that ``source_cost`` includes is not counted again."""
+    """Return the cost of all parts of a layer that have a row per query: the projection to queries, other additional inputs
+    (streams), the mechanism itself, the gate and the output projection. A compression of the tokens that ``source_cost`` contains
+    is not counted again."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
@@ -81,8 +84,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. See
-    ``layer_cost``."""
+    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. ``layer_cost`` says
+    what is included."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(
@@ -94,7 +97,7 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
 
 
 def total_cost(*costs: Cost) -> Cost:
-    """Return the sum of several costs. A count is None if one of the costs does not state it."""
+    """Return the sum of several costs, field by field. A field of the sum is None if it is None in one of the costs."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),

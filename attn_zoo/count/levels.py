@@ -28,8 +28,8 @@ QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "stat
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Five costs of one example in float32, the same as in ``Cost``. A cost is None if it is unknown; ``state_bytes`` is also None
-    if there is no recurrent state."""
+    """FLOPs, FLOPs of the backward pass, number of parameters, and bytes of activations and of the recurrent state, for one example
+    in float32. A cost is None if it is unknown; ``state_bytes`` is also None if there is no recurrent state."""
 
     flops: int | None = None
     backward_flops: int | None = None
@@ -40,29 +40,31 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Costs by formula, and the same costs by PyTorch's counters."""
+    """Costs that the formulas of a mechanism state, and the same costs as PyTorch counts them."""
 
     formula: Counts
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """Return one of the ``QUANTITIES`` by formula, or by PyTorch if there is no formula."""
+        """Return the cost ``quantity`` that the formula states. If there is no formula for it, return the one that PyTorch counts.
+        ``quantity`` is the name of a field of ``Counts``."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Return the quantities in which the formula and PyTorch differ, each with both counts."""
+        """Return the costs in which the formula and PyTorch differ. The dictionary maps the name of a cost to a pair: the number by
+        formula and the number by PyTorch."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
 def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Counted:
-    """Return the counted costs of self-attention over ``length`` tokens. They are those of a mechanism, of a layer around it, or of
-    a block around the layer.
+    """Return the costs of self-attention over ``length`` tokens, by formula and as PyTorch counts them. ``level`` says what is
+    counted: a mechanism alone, a layer around it, or a block around the layer.
 
-    FLOPs and parameters are those of the implementation that the card counts. Activation bytes, which have no formula, are those of
-    the implementation of ``subject``; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and counts
-    fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
+    FLOPs and parameters are those of the implementation that the formulas describe. Activation bytes, which have no formula, are
+    those of the implementation of ``subject``; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and
+    counts fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
 
     Args:
         level: one of ``LEVELS``.
@@ -98,7 +100,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
     """Return the bytes that autograd saves during a mechanism's forward pass over one example, for the backward pass. They are
-    counted from shapes.
+    counted from shapes, without computing numbers.
 
     Args:
         entry: card of the mechanism.

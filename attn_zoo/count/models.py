@@ -39,8 +39,9 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
     """Return the costs of a forward and a backward pass over ``batch`` in evaluation mode, as PyTorch counts them. They include the
     bytes that are saved between the passes.
 
-    Parameters are the trainable ones. Build the model with the ``counted_implementation`` of its card, and on the ``meta`` device
-    if shapes are enough.
+    Only trainable parameters count. To compare the costs with the formulas of a mechanism, build the model with the implementation
+    that the formulas describe (``counted_implementation`` of its card). The model may be on the ``meta`` device, where nothing is
+    computed.
     """
     model.eval()
     found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
@@ -48,8 +49,8 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
-    """Return the warnings that a card has about these options. There is one more warning if the matrix products cost more than
-    softmax's. Each begins with the name of the mechanism."""
+    """Return the warnings of a mechanism about these options, and one more if its matrix products cost more than those of softmax.
+    ``entry`` is the card (description) of the mechanism, with whose name each warning begins."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops

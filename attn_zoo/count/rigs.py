@@ -27,7 +27,8 @@ LEVELS = ("mechanism", "layer", "block", "model")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network around a mechanism. A scope uses only those that it has."""
+    """Sizes of the network around a mechanism. What is measured (a mechanism, layer, block or model) uses only the sizes that apply
+    to it."""
 
     dim: int
     heads: int
@@ -66,7 +67,8 @@ def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The functions that make a module and its inputs for one scope, and whether there is an optimiser. ``Bench`` measures them."""
+    """Two functions that make a module and its inputs, for measurements by ``Bench``. ``optimiser`` is True if a training step ends
+    with a step of an optimiser."""
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
@@ -76,7 +78,12 @@ class Rig:
 
 
 def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """Return the functions that make the module and the inputs of a subject in the scope ``name``, which is one of ``LEVELS``.
+    """Return the functions that make a module and its inputs. ``name`` says what the module is: the ``mechanism`` of ``subject``
+    alone, a ``layer`` or ``block`` with it, or a whole ``model``.
+
+    Args:
+        name: one of ``LEVELS``.
+        task: task whose model is built for the name ``model``. Its inputs must be sequences, and its length is replaced.
 
     Args:
         task: task with sequences as inputs, for the scope ``model``. The length of the task is replaced.
@@ -92,8 +99,8 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class BareMechanism(nn.Module):
-    """Module that contains a mechanism without a layer. Its positional arguments are the tensors that the mechanism reads, followed
-    by the additional inputs (streams)."""
+    """Module that contains a mechanism and nothing else. Its positional arguments are those of the queries, keys and values that
+    the mechanism uses, followed by the additional inputs (streams)."""
 
     def __init__(self, mechanism: Attention) -> None:
         super().__init__()
@@ -134,8 +141,8 @@ class ModelWithLoss(nn.Module):
         self.model, self.problem = model, problem
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the scores or the loss. ``inputs`` are token ids (batch, length) or (batch, 2, length), or frames (batch, length,
-        channels). ``labels`` are those of ``Batch``."""
+        """Return the scores in evaluation mode, and the mean loss in training mode. ``inputs`` are token ids (batch, length), pairs
+        of token ids (batch, 2, length), or frames (batch, length, channels). ``labels`` are those of a ``Batch`` of the task."""
         scores = self.model(inputs)
         if not self.training:
             return scores

@@ -192,7 +192,8 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cells to time. They are those with batch size 1, and those with the best batch size if that is not 1."""
+        """Return the cases to time, with their batch sizes. Each case in ``cells`` that has a best batch size is timed with batch
+        size 1 and, if this is not the best one, with the best batch size."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 

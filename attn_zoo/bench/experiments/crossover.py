@@ -23,8 +23,9 @@ class Crossover(Timed, AttentionRows):
     """Length from which each mechanism costs less than softmax in time and in memory, with intervals. Softmax is measured in two
     ways: with all weights in memory (materialised), and fused.
 
-    If there is not enough time, some measurements are left out and marked as such. They are the shortest lengths if lengths are
-    named, otherwise the slowest measurements. To measure them later, run the same command with the same output again.
+    If there is not enough time, some measurements are left out and marked as such. If the command contains ``lengths=``, the
+    shortest lengths are left out, otherwise the slowest measurements. To measure them later, run the same command with the same
+    output again.
     """
 
     attentions: list[str] = option(

@@ -36,7 +36,8 @@ class Growth(Timed, AttentionRows):
             )
 
     def groups(self) -> list[list[Cell]]:
-        """Return one group that contains the cells of all lengths, because exponents compare lengths."""
+        """Return all cases to measure, as a single group. A round measures every case of a group once. The exponent is fitted to
+        the times at all lengths, so each round must contain all lengths."""
         chosen = subjects_of(self.more_heads_of or self.attentions)
         others = [layer for layer in self.layers if layer.label in chosen]
         layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
@@ -68,8 +69,8 @@ class Growth(Timed, AttentionRows):
 
 
 def heads_of(cell: Cell, heads: int) -> int:
-    """Return the number of heads of the layer that a cell measures. It is ``heads``, unless the group of the cell names another
-    number."""
+    """Return the number of heads with which a cell (one case) is measured. It is ``cell.group`` if that is not empty, otherwise
+    ``heads``."""
     return int(cell.group or heads)
 
 

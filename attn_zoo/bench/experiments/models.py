@@ -29,12 +29,13 @@ PROMPT = 16
 
 
 def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random images of shape (batch, 3, size, size), as a tuple of one tensor."""
+    """Return random images of shape (batch, 3, size, size), as a tuple of one tensor. ``length`` is not used."""
     return (torch.randn(batch, 3, size, size, dtype=dtype),)
 
 
 def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random token ids below 1,000 of shape (batch, tokens), as a tuple of one tensor."""
+    """Return random token ids below 1,000 of shape (batch, tokens), as a tuple of one tensor. ``length`` and ``dtype`` are not
+    used."""
     return (torch.randint(1, 1000, (batch, tokens)),)
 
 
@@ -54,7 +55,17 @@ class Generating(nn.Module):
 
 
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """Return a model of another library, whose attention is replaced or not.
+    """Return a model of another library, with its own attention or with a mechanism of attn-zoo.
+
+    Args:
+        name: ``vit``, ``bert`` or ``generation`` (GPT-2 that generates text).
+        role: ``before`` keeps the model's own attention, and ``after`` replaces it by ``row``. For ``generation``, ``before`` and
+            ``after`` both use ``row``, but only ``after`` caches keys or the recurrent state. A third role, ``softmax``, is GPT-2
+            with its own attention and a cache of keys.
+        row: mechanism with its options.
+        depth: number of layers of BERT.
+        size: side of an image in pixels, for ``vit``.
+        length: number of tokens, for ``bert`` and ``generation``.
 
     Args:
         name: ``vit``, ``bert`` or ``generation``.
