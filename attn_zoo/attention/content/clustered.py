@@ -61,10 +61,10 @@ class Clustered(Attention[Options]):
     Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, their attention, and the copying of its outputs to the queries.
         Section 3.2.1 defines k-means on hashes of signs, with the Hamming distance.
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
-    Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. k-means starts from
-        valid queries at equal distances; the paper's code draws them. Evaluation is therefore deterministic. The hash is drawn
-        once, and all heads use it. A query at the same distance from two clusters joins the first one. Queries at padded positions
-        form a cluster of their own.
+    Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. The first centroids
+        of k-means are evenly spaced valid queries, so evaluation is deterministic. The paper's code draws them at random. The
+        hash is drawn once, and all heads use it. A query at the same distance from two clusters joins the first one. Queries at
+        padded positions form a further cluster.
     """
 
     directions: Float[Tensor, "head_dim bits"]

@@ -34,10 +34,10 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the indexer, of the scores of all pairs, and of the weighted sums of values. Most weights
-    are zero, but the zeros are multiplied, too. The outputs give the indexer no gradient.
+    """Return the cost. FLOPs are those of the indexer, of the scores of all pairs, and of the weighted sums of values. Most
+    weights are zero, but the zeros are multiplied, too. No gradient flows from the outputs to the indexer.
 
-    The state holds keys and values. Index keys are computed from the keys again.
+    The state holds keys and values. Index keys are not stored, but computed again from the keys at each step.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     wide = options.index_heads * options.index_width
@@ -66,12 +66,13 @@ class Indexer(Attention[Options]):
     Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the loss of the indexer.
     Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
     Differs: the indexer reads the queries and keys of all heads; the paper's indexer reads the tokens and a latent query. The
-        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
-        paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
+        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked;
+        the paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
         chosen.
     Choice: a loss of its own trains the indexer. It is the divergence between the softmax of I over all visible keys and the mean
-        attention weights of the heads. The paper uses this loss in its dense warm-up; here it is used throughout. Runners add it to
-        the training loss (``auxiliary_loss``). This loss trains the indexer alone, and no other loss trains the indexer.
+        attention weights of the heads. The paper uses this loss in its dense warm-up; here it is used throughout. The training
+        loop adds this loss to that of the task (see ``auxiliary_loss``). This loss trains the indexer alone, and no other loss
+        trains the indexer.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
@@ -125,7 +126,9 @@ class Indexer(Attention[Options]):
 
 
 def side_by_side(x: Float[Tensor, "batch heads n head_dim"]) -> Float[Tensor, "batch n inner"]:
-    """Return the channels of all heads of each token in one vector, for the indexer. The result is detached, in float32 or more."""
+    """Return one vector per token, with the channels of all heads beside each other, as input of the indexer. The result is
+    detached from autograd, in float32 or more.
+    """
     return x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2).flatten(2)
 
 

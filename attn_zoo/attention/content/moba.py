@@ -32,8 +32,8 @@ class Options(DropoutOptions):
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Return three numbers: of blocks, of blocks that a query chooses beside its own, and of groups. A group holds up to B queries
-    that chose the same block.
+    """Return the number of blocks, the number of blocks that a query chooses beside its own, and the number of groups. A group
+    holds up to B queries that chose the same block, where B is the size of a block.
     """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
@@ -72,9 +72,10 @@ class MixtureOfBlocks(Attention[Options]):
 
     Paper: Lu et al. 2025, Section 2.2: the choice of blocks, its causal form, and the own block, which counts among the k.
     Symbols: B → block, k → chosen, K̄ → means.
-    Differs: without causality, which the paper does not treat, a query chooses among all blocks. The mean of a block is that of its
-        valid keys, and a block without any valid key is never chosen. Means and scores of blocks are computed in float32 or more.
-        If scores are equal, torch.topk decides.
+    Differs: without causality, which the paper does not treat, a query chooses among all blocks. The mean of a block is that of
+        its valid keys, and a block without any valid key is never chosen. The score of a block for a query is the product of the
+        query and the mean key. Means and scores of blocks are computed in float32 or more. If scores are equal, torch.topk
+        decides.
     Choice: no gradient reaches the scores of blocks, as in the paper. Queries and keys learn from the attention to chosen tokens.
     """
 
@@ -85,8 +86,8 @@ class MixtureOfBlocks(Attention[Options]):
         return (f"{k} blocks of {b} tokens are no fewer than the {n} tokens: none is left out",) if b * k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of softmax attention with n × n scores. Tokens outside the k blocks with the highest scores of blocks
-        are masked, and the own block always counts as highest.
+        """Return the outputs of softmax attention with n × n scores. A query attends to the k blocks with the highest scores for
+        it, and its own block always counts as highest. Tokens in other blocks are masked.
         """
         at = torch.arange(key.shape[2], device=key.device) // self.options.block
         own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)

@@ -55,11 +55,11 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each round: hashing, and attention from each chunk to itself and to the chunk before it.
-    Sorting and gathering do not count, because they are not matrix products.
+    """Return the cost. FLOPs are those of each round: hashing, and attention from each chunk to itself and to the chunk before
+    it. Sorting and gathering do not count, because they are not matrix products.
 
-    The state holds queries and values of the last two chunks of each bucket, separately for each round. It never exceeds those of
-    all tokens.
+    The state holds queries and values of the last two chunks of each bucket, separately for each round. It is never larger than
+    the queries and values of all tokens.
     """
     n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
     buckets = options.buckets or default_buckets(n, c)
@@ -93,16 +93,17 @@ class Reformer(RedrawnAttention[Options]):
     vectors.
 
     Paper: Kitaev et al. 2020. Eq. 2 and 3 define attention over a set of keys; Eq. 5 and 6 define buckets and chunks. Section 2
-        shares queries and keys. Appendix A combines the rounds by z and subtracts log N from the score of a key that N rounds find.
+        shares queries and keys. Appendix A averages the outputs of the rounds, weighted by their normalisers exp z, and subtracts
+        log N from the score of a key that N rounds find.
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
     Differs: each bucket starts a new chunk, and the chunk before it belongs to the same bucket. By Eq. 6 alone that chunk may
         belong to another bucket, so later or padded positions would change which pairs are compared. Without causality the first
-        chunk of a bucket also sees the last one, so every position is seen. Padding is left out. Many buckets are products of
-        cross-polytope hashes of at most 16 buckets each; the paper's single hash costs N × buckets. By default a bucket holds two
-        chunks on average; in the paper it holds half a chunk. A key that N rounds find counts in the first of them only. This
-        equals the paper's N times 1/N, and needs one dropout mask. The hashes are drawn once, so evaluation is deterministic. They
-        are drawn again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers
-        does not divide them.
+        chunk of a bucket also sees the last one, so every position is seen. Padding is left out. If there are more than 16
+        buckets, several cross-polytope hashes with at most 16 buckets each are combined to the number of the bucket. The paper
+        uses a single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on average; in the paper it
+        holds half a chunk. A key that N rounds find counts in the first of them only. In the paper it counts N times with weight
+        1/N, which is equal. The hashes are drawn once, so evaluation is deterministic. They are drawn again in training only, and
+        only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does not divide them.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
@@ -136,7 +137,7 @@ class Reformer(RedrawnAttention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs. Positions are sorted by bucket, and each chunk attends to itself and to the chunk before it. The
-        rounds are averaged with their sums of exponentials as weights.
+        outputs of all rounds are averaged. The weight of a round for a query is the sum of the exponentials of its scores.
         """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()

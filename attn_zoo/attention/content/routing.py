@@ -44,7 +44,7 @@ def cluster_count(keys: int, options: Options) -> int:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of two steps: the scores of queries and keys with every centroid, which have no gradient,
-    and attention within each cluster, from its w queries to its w keys.
+    and attention within each cluster, from the w queries of the cluster to its w keys.
     """
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
@@ -68,16 +68,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Routing(Attention[Options]):
     """Softmax attention from the queries of a cluster to the keys of the same cluster. Online k-means forms the clusters.
 
-    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask. Queries and keys have unit length. A cluster holds
-        the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
+    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask. Queries and keys have unit length. A cluster
+        holds the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
     Differs: all heads use clusters; the paper's layers also have heads of local attention. There is no causal form, because the
-        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent that. A
-        query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets zeros, as in the
-        paper. Queries and keys are divided by their norm, without subtracting a mean first. Their products are multiplied by √d.
-        Centroids change in training only, after the call, towards the mean of the queries and keys nearest to them. They always
-        have unit length. w is the number of valid positions of an example divided by k. Queries at padded positions are added to
-        the clusters and take no place from other queries.
+        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent that.
+        A query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets zeros, as in
+        the paper. Queries and keys are divided by their length, without subtracting their mean over the channels first. Scores
+        are products of queries and keys, multiplied by √d. At the end of each training call, a centroid moves towards the mean of
+        the queries and keys nearest to it. It always has unit length. w is the number of valid positions of an example divided by
+        k. Queries at padded positions are added to the clusters and take no place from other queries.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]

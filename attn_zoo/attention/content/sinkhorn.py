@@ -47,8 +47,8 @@ def block_size(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores between blocks, of the sorted keys R K and values R V, and of attention. Each
-    block attends to its own keys and to its sorted keys.
+    """Return the cost. FLOPs are those of the scores between blocks, of the sorted keys R K and values R V (R is the soft
+    permutation of the blocks), and of attention. Each block attends to its own keys and to its sorted keys.
     """
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
@@ -71,22 +71,22 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sharp": {"temperature": 0.2, "balancing": 20}, "short": {"balancing": 3, "block_scale": 0.7}},
 )
 class Sinkhorn(Attention[Options]):
-    """Softmax attention from each block to its own keys and to the keys of a second block, which soft sorting of the blocks puts
-    there.
+    """Softmax attention from each block to its own keys and to the keys of a second block, which is a weighted mean of blocks. A
+    soft permutation of the blocks (soft sorting) gives the weights.
 
     Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the query's
-        own block and the sorted block).
+        own block and the second block, which the paper calls sorted).
     Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
     Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
-        computes N_B scores from the sum of a block, which ties it to one length. No Gumbel noise is added. A place in the sorted
-        block is the mean over the valid tokens that R puts there. The logarithm of their share is added to the score of the place.
-        This masks padding if R is a true permutation. A block of padding alone is sorted nowhere, and the outputs at its queries
-        have no meaning. Own and sorted keys share one softmax. With blocks of one size for all lengths the paper's R K costs n² d /
-        b; here b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation (SortCut). R is
-        computed in float32 or more.
-    Nature: All queries of a block see the same sorted block, which is one block or a blend of blocks. Adjacent queries whose
-        answers lie in different blocks are therefore hardly answered (needles: 12 % after 690 steps, as a guess among 8 values
-        gives).
+        computes N_B scores from the sum of a block, which ties it to one length. No Gumbel noise is added. Each place in the
+        second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a place
+        can be below one. The logarithm of this sum is added to the score of the place. This masks padding if R is a true
+        permutation. A block of padding alone is part of no second block, and the outputs at its queries have no meaning. A single
+        softmax runs over the keys of the own block and of the second block. With blocks of one size for all lengths the paper's R
+        K costs n² d / b; here b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation
+        (SortCut). R is computed in float32 or more.
+    Nature: All queries of a block see the same second block. Adjacent queries whose answers lie in different blocks are therefore
+        hardly answered (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
     """
 
     @classmethod
@@ -96,8 +96,8 @@ class Sinkhorn(Attention[Options]):
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a sorted place
-        is multiplied by the share of valid tokens in it.
+        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a place in
+        the second (sorted) block is multiplied by the sum of the weights in R of its valid tokens.
         """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)

@@ -28,9 +28,9 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products, and 0 parameters.
 
-    The state holds the current value, and the earlier values that later positions link to. After t of n positions these are at most
-    t, and at most r = (``links`` - 1) (n - t) for each head of values. The bounds meet at n - t = n / (r + 1), where the state is
-    largest.
+    The state holds the current value, and the earlier values that later positions link to. After t of n positions there are at
+    most t of them per head of values. There are also at most r (n - t), where r is ``links`` - 1 times the number of heads that
+    read one head of values. The two limits are equal at n - t = n / (r + 1), where the state is largest.
     """
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
@@ -77,7 +77,9 @@ class FrozenRandom(Attention[Options]):
         self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # uniform once normalised
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the values multiplied by the n × n weights of each head. Each row is first divided by its sum over real tokens."""
+        """Return the values multiplied by the n × n weights of each head. The weights of each position are first divided by their
+        sum over the real tokens.
+        """
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
         matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)

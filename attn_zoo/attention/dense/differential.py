@@ -24,8 +24,9 @@ SPREAD = 0.1
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost. FLOPs are those of both matrices of scores, which are those of one matrix with twice as many channels, and
-    of their difference times V. The state holds keys and values.
+    """Return the cost. FLOPs are those of the two matrices of scores, Q₁ K₁ᵀ and Q₂ K₂ᵀ, and of the difference of their softmaxes
+    times V. The two matrices together take as many as one matrix Q Kᵀ, because each uses half of the channels. The state holds
+    keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -45,14 +46,15 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     cost=cost,
 )
 class Differential(Attention[NoOptions]):
-    """Difference of two softmax attentions to the same values. Weights that both assign to a key cancel.
+    """Difference of two softmax attentions to the same values. Weights that both softmaxes assign to a key cancel.
 
-    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 − 0.6
-        exp(−0.3 l). The output of each head is divided by its root mean square.
-    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the rows of vectors; λ_init, c above → initial.
+    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 −
+        0.6 exp(−0.3 l). The output of each head is divided by its root mean square.
+    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the rows of vectors; λ_init → initial (c in the equation of the module).
     Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
-        channel wider. A head of the paper is twice as wide as a head of its baseline, so half as many heads give the paper's sizes.
-        The norm has no scale of its own; the output projection can learn it. A query that sees no valid key gets zeros.
+        channel wider. A head of the paper is twice as wide as a head of its baseline, so half as many heads give the paper's
+        sizes. Outputs are divided by their root mean square over the head, without a learned scale. The output projection can
+        learn the scale. A query that sees no valid key gets zeros.
     """
 
     initial = 0.2  # of layer 0
@@ -73,7 +75,9 @@ class Differential(Attention[NoOptions]):
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, and normalise."""
+        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, and divide the
+        difference by its root mean square. It is then multiplied by 1 − λ_init.
+        """
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []
         for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True):
@@ -84,7 +88,9 @@ class Differential(Attention[NoOptions]):
         return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compute both n × n matrices of weights, multiply their difference by the values, and normalise."""
+        """Return the outputs: compute both n × n matrices of weights, subtract λ times the second from the first, and multiply
+        the difference by the values. The result is divided by its root mean square, and multiplied by 1 − λ_init.
+        """
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         first, second = (
             softmax_over_valid(q @ (k * k.shape[-1] ** -0.5).mT, allowed)

@@ -52,27 +52,27 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
 class Entmax(Attention[Options]):
-    """Attention to all keys with α-entmax in place of softmax: Y = α-entmax(Q Kᵀ / √d) V. Its time is quadratic in the length, and
-    many weights are exactly zero.
+    """Attention to all keys with α-entmax in place of softmax: Y = α-entmax(Q Kᵀ / √d) V. Its time is quadratic in the length,
+    and many weights are exactly zero.
 
     Papers: Peters et al. 2019 for α-entmax; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
-        (arXiv:1909.00015) for its use in multi-head attention. They learn α for each head; here it is one constant.
+        (arXiv:1909.00015) for its use in multi-head attention. Correia et al. learn α for each head; here α is one constant.
     Symbols: α → alpha, τ → threshold.
-    Differs: the threshold is found by Newton's method instead of bisection. ``tiled`` does so even for the α for which ``eager``
-        sorts the scores. ``tiled`` computes the weights again in the backward pass, and has no second derivatives. Everything is
-        computed in float32 or more. A query that sees no valid key gets zeros.
+    Differs: the implementation ``eager`` finds the threshold τ by sorting the scores if α is 1.5 or 2. For other α, and always in
+        ``tiled``, Newton's method finds τ, not bisection. ``tiled`` computes the weights again in the backward pass, and has no
+        second derivatives. Everything is computed in float32 or more. A query that sees no valid key gets zeros.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from all queries × keys weights. The threshold τ, below which a score gives no weight, is found by
-        bisection.
+        """Return the outputs from the whole queries × keys matrix of weights. The threshold τ, below which a score gives no
+        weight, is found by bisection.
         """
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return entmax_by_bisection(scores, allowed, self.options.alpha) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from all queries × keys weights, most of which are zero."""
+        """Return the outputs from the whole queries × keys matrix of weights, most of which are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)

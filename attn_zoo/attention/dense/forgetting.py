@@ -55,14 +55,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
 )
 class Forgetting(Attention[Options]):
-    """Softmax attention with a forget gate per token. Each gate between a key and a query makes the weight of that key smaller.
+    """Softmax attention with a forget gate per token. The gate of each token between a key and a query makes the weight of that
+    key for the query smaller.
 
     Paper: Lin et al. 2025, Section 3.
-    Symbols: f → σ of the stream gate, D → bias.
-    Differs: the gate of a head is computed from the extra projection ``gate``: its channels are added and divided by √d, without
-        bias. Log gates are added to the scores without a factor, and the key's own gate is not applied. Without causality, which
-        the paper does not treat, a later key gets the gates from the query's own up to the one before the key. A padded token has
-        no gate.
+    Symbols: f → computed from the stream ``gate`` (a stream is a further projection of the tokens), D → the sums of log gates.
+    Differs: the gate of a head is σ(s / √d), where s is the sum of the stream over the channels of the head. There is no bias.
+        Log gates are added to the scores without a factor, and the gate at the key's own position is not applied. Without
+        causality, which the paper does not treat, a later key gets the gates from the query's own up to the one before the key.
+        The gate of a padded token is 1.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:

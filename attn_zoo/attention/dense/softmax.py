@@ -50,7 +50,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Softmax(Attention[Options]):
     """Softmax attention Y = softmax(Q Kᵀ / √d) V.
 
-    Paper: Vaswani et al. 2017, Eq. 1; for sinks OpenAI 2025, arXiv:2508.10925 (gpt-oss).
+    Paper: Vaswani et al. 2017, Eq. 1; for sinks (learned scores in the softmax that belong to no key) OpenAI 2025,
+        arXiv:2508.10925 (gpt-oss).
     Symbols: d_k → head_dim.
     Differs: a query that sees no valid key gets zeros, because the equation is undefined for it.
     """

@@ -28,7 +28,9 @@ class Options:
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Return how many scores a token makes: one per key, or the numbers of scores of both factors."""
+    """Return how many scores a layer computes for each token. In the plain form there is one number, the number of keys. In the
+    factorised form there are two, one for each factor.
+    """
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
@@ -59,9 +61,11 @@ class DenseSynthesizer(Synthesizer[Options]):
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys of the longest input.
-    Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the factorised
-        form, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d) and b from zero, so scores
-        have the scale of those of unit queries and keys. Inputs shorter than N use the first columns of W₂.
+    Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the
+        factorised form, a token has two lists of scores, of a = ``factor`` and ⌈N/a⌉ numbers. The score of key j is the product
+        of number j mod a of the first list and number ⌊j/a⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so scores
+        have a variance of about 1, as q·k / √d has if the elements of q and k have variance 1. Inputs shorter than N use the
+        first columns of W₂.
     Nature: Weights depend on the query's token and on positions, not on the keys, so no position can look for a token by content.
     """
 
@@ -72,8 +76,8 @@ class DenseSynthesizer(Synthesizer[Options]):
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
     def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax(B) V, with the scores B computed key by key. In the factorised form, the score of key j is the product of
-        the scores j mod a and ⌊j/a⌋.
+        """Return softmax(B) V, with the scores B computed key by key. In the factorised form, the score of key j is the product
+        of number j mod a of the first list of scores and number ⌊j/a⌋ of the second, with a = ``factor``.
         """
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)

@@ -47,8 +47,8 @@ class RandomSynthesizer(Synthesizer[Options]):
 
     Paper: Tay et al. 2020, Section 3.2.
     Symbols: R → scores, N → keys of the longest input.
-    Differs: R starts from N(0, 1), the scale of scores of unit queries and keys. Inputs shorter than N use its first rows and
-        columns.
+    Differs: R starts from N(0, 1), so scores have a variance of about 1, as q·k / √d has if the elements of q and k have variance
+        1. Inputs shorter than N use the first rows and columns of R.
     Nature: Weights depend on positions alone, so no position can look for a token by content.
     """
 

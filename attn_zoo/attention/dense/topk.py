@@ -49,14 +49,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
 class TopK(Attention[Options]):
-    """Softmax attention from each query to the k keys with its highest scores. Its time is quadratic in the length. With tiles, its
-    memory is linear.
+    """Softmax attention from each query to the k keys with its highest scores. Its time is quadratic in the length. The memory of
+    the implementation ``tiled`` is linear in the length.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.
     Differs: the k weights are written into a matrix of zeros, which is multiplied by all values. The paper gathers k values for
-        each query instead. The gradients are matrix products, too. If scores are equal, torch.topk decides. A query that sees fewer
-        valid keys than k attends to those. A query that sees none gets zeros. Keys are chosen in float32 or more.
+        each query instead. Gradients are computed by products with whole matrices, too. If scores are equal, torch.topk decides.
+        A query that sees fewer valid keys than k attends to all of these. A query that sees none gets zeros. Keys are chosen in
+        float32 or more.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)

@@ -57,10 +57,11 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of the features of queries and keys, of φ(K)ᵀ V, and of φ(Q) times the result. The causal
-    form adds the denominators and the weights within chunks.
+    form adds the sums of weights, by which outputs are divided, and the weights within chunks.
 
-    The backward pass takes two products for each product and one for each projection; tiles compute the projections again. The
-    state holds Σ φ(k) vᵀ, Σ φ(k), and the maximum by which both are scaled.
+    The backward pass has two products for each product of the forward pass, but only one for each random projection. ``tiled``
+    computes the random projections again. The state holds Σ φ(k) vᵀ, Σ φ(k), and the maximum log feature, relative to which both
+    sums are stored.
     """
     h, m, d, keys = geometry.heads, options.features, geometry.head_dim, geometry.keys
     draws = 2 * (geometry.queries + keys) * m * d  # random projections, whose weights have no gradient
@@ -93,13 +94,14 @@ class Performer(RedrawnAttention[Options]):
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
     Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: no epsilon is added to the features, because the published code's outweighs them at unit scale. Without causality the
-        quotient is computed as two softmaxes: over the keys for each feature, and over the features for each query. The result is
-        the same at any scale of the inputs. If causal, exponents are taken relative to maxima over past keys, which cancel exactly.
-        A row whose denominator would underflow tends to zero. All heads share one draw of directions. By default features are not
-        drawn again. They are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4
-        like the softmax variant. It adds its constant after the division by √m, so the constant weighs √m times as much as in the
-        published code. Features of padded keys are zero.
+    Differs: no epsilon is added to the features. The published code adds one, which is larger than the features if inputs have
+        unit variance. Without causality the weighted mean of values is computed by two softmaxes: over the keys for each feature,
+        and over the features for each query. The result is the same at any scale of the inputs. If causal, exponents are taken
+        relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of a query underflows, its
+        output tends to zero. All heads share one draw of directions. By default the directions are not drawn again. Features are
+        computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like the softmax
+        variant. It adds its constant after the division by √m, so the constant weighs √m times as much as in the published code.
+        Features of padded keys are zero.
     """
 
     directions: Float[Tensor, "features head_dim"]

@@ -27,7 +27,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head.
+    """Return the cost. FLOPs are those of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head for m agents.
 
     A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
@@ -52,12 +52,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Agent(Nystrom):
     """Softmax attention in two steps: first a few agents attend to all tokens, then all queries attend to the agents.
 
-    Paper: Han et al. 2023 (agent tokens, both softmax attentions, the convolution of the values).
-    Symbols: A → the means of queries, n → agents, V_A → the outputs of the agents.
-    Differs: agents are means over consecutive valid tokens; the paper pools over squares of an image. Its biases by position within
-        the image are left out. By default there is no convolution (``convolution``). The convolution has one kernel per head over
-        positions; the paper's has one per channel over squares. Padded positions count as zeros. Everything is computed in float32
-        or more.
+    Paper: Han et al. 2023 (agent tokens, the two softmax attentions, the convolution of the values).
+    Symbols: A → the means of queries, n (here m) → agents, V_A → the outputs of the agents.
+    Differs: agents are means over consecutive valid tokens; the paper pools over squares of an image. The paper's biases by
+        position within the image are left out. By default there is no convolution (``convolution``). The convolution has one
+        kernel per head over positions; the paper's has one per channel over squares. Padded positions count as zeros. Everything
+        is computed in float32 or more.
     """
 
     saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)

@@ -30,7 +30,7 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of X M_kᵀ and A M_v, each n S d multiply-adds per head."""
+    """Return the cost. FLOPs are those of X M_kᵀ and A M_v, each n S d multiply-adds per head for S units."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -52,16 +52,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class External(Attention[Options]):
     """Attention from each position to a few learned memory units, which are the same for all inputs.
 
-    Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
-        heads share the units.
-    Symbols: F → the layer's values, the only projection here (the paper's query); S → units; M_k → memory_keys, M_v →
-        memory_values; α → weights.
-    Differs: padded positions are left out of the softmax over positions. Both normalisations are computed as one softmax over
-        units. Its scores are reduced by their log-sum-exp over positions, so nothing is divided by zero. M_k starts from N(0, 1/d)
+    Paper: Guo et al. 2021: external attention (units as keys and values), the double normalisation of scores (softmax over
+        positions, then division by the sum over units), and the multi-head form, whose heads share the units.
+    Symbols: F → the values of the layer, which are the only projection of the tokens here and take the place of the paper's
+        query; S → units; M_k → memory_keys, M_v → memory_values; α → weights.
+    Differs: padded positions are left out of the softmax over positions. The double normalisation is computed as a single softmax
+        over units, of the scores minus their log-sum-exp over positions. So nothing is divided by zero. M_k starts from N(0, 1/d)
         and M_v from N(0, 1). There are as many heads as in the layer; the paper's code makes four times as many.
-    Nature: Positions interact only through one sum over positions per unit, which divides the weights. A position can look for a
-        token by content only as far as these few sums distinguish tokens. This is learned slowly (copying: 47 % after 650 steps and
-        rising; ``uniform`` stays at 16 %).
+    Nature: Positions interact only through one number per unit, the sum over positions by which weights are divided. A position
+        can look for a token by content only as far as these few numbers distinguish tokens. This is learned slowly (copying task:
+        accuracy of 47 % after 650 steps and rising; the control ``uniform`` stays at 16 %).
     """
 
     saturates = (("units", "are no fewer than the {n} tokens: softmax attention would compare no more"),)
@@ -73,8 +73,8 @@ class External(Attention[Options]):
         self.memory_values = nn.Parameter(torch.randn(shape))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs by the equation. Exponentials of scores are divided by their sums over the valid positions, and the
-        results by their sums over the units.
+        """Return the outputs by the paper's equation. Exponentials of scores are divided by their sums over the valid positions,
+        and the results by their sums over the units.
         """
         powers = (value @ self.memory_keys.mT).exp()
         sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
@@ -82,8 +82,8 @@ class External(Attention[Options]):
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs, with both normalisations as one softmax. Padded positions get an output, but do not
-        influence others.
+        """Return the outputs, with the softmax over positions and the division by the sum over units computed as a single softmax
+        over units. Padded positions get an output, but do not influence others.
         """
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])

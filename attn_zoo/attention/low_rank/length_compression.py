@@ -41,8 +41,8 @@ def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: LengthOptions) -> Cost:
-    """Return the cost. FLOPs are those of Z = K W, of attention to the entries, and of attention to the window in blocks of
-    queries.
+    """Return the cost. FLOPs are those of Z = K W, of attention to the compressed entries, and of attention to the window in
+    blocks of queries.
 
     The state holds keys and values of the window and of complete entries. It also holds the weighted sums and the sums of weights
     of the incomplete entry.
@@ -72,17 +72,17 @@ def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
 )
 class LengthCompression(Attention[LengthOptions]):
-    """Softmax attention to a window of keys and to compressed entries. Each entry is a weighted sum of m tokens, with weights that
-    depend on their content.
+    """Softmax attention to a window of keys and to compressed entries. Each entry is a weighted sum of m tokens, with weights
+    that depend on their content.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
     Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
-    Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same weights
-        compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The paper's norms,
-        rotary positions and grouped output projection are left out. If causal, a query sees an entry once all its tokens are past,
-        as in the paper. Without causality, which the paper does not treat, all entries are seen, including a last one of fewer
-        tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks are an option here. B
-        starts at zero.
+    Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same
+        weights compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The
+        paper's norms, rotary positions and grouped output projection are left out. If causal, a query sees an entry once all its
+        tokens are past, as in the paper. Without causality, which the paper does not treat, all entries are seen, including a
+        last one of fewer tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks
+        (learned scores in the softmax that belong to no key) are an option here. B starts at zero.
     """
 
     saturates = WIDE
@@ -139,10 +139,10 @@ def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "
 
 
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
-    """Return the weighted sums over the real slots of each window, one per tensor in ``parts``. Weights are the softmax of
-    ``logits``.
+    """Return the weighted sums over the real slots (places of tokens) of each window, one result per tensor in ``parts``. Weights
+    are the softmax of ``logits`` over the real slots.
 
-    Each tensor has shape (batch, heads, windows, slots, w).
+    ``logits`` and each tensor in ``parts`` have shape (batch, heads, windows, slots, w).
     """
     weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
     return [(weights * part).sum(dim=3) for part in parts]

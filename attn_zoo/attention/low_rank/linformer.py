@@ -55,12 +55,13 @@ class Linformer(LowRankAttention[Options]):
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys.
-    Differs: padded keys and values are set to zero before they are projected (the paper has no padding). A window of padding alone
-        is left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), so that projected keys and values
-        have the scale of the original ones; the paper's theorems use N(0, 1/k). With ``init=average`` they start from N(1/n, 1/n),
-        and with ``init=pooling`` as means over k segments. The random projection is drawn from N(0, 1/n). With ``equalised`` √n E
-        and √n F are stored. Windows hold ⌈n/k⌉ tokens, so there may be fewer than k windows. The convolution runs over all channels
-        of a head and has no bias.
+    Differs: padded keys and values are set to zero before they are projected (the paper has no padding). Inputs shorter than n
+        count as padded to n. E and F start from N(0, 1/n), so that projected keys and values have the scale of the original ones;
+        the paper's theorems use N(0, 1/k). With ``init=average`` they start from N(1/n, 1/n), and with ``init=pooling`` as
+        matrices that take means over k segments. The random projection is drawn from N(0, 1/n). With ``equalised`` the parameters
+        are √n E and √n F. Projections by windows (``mean``, ``max``, ``convolution``) have windows of ⌈n/k⌉ tokens, so there may
+        be fewer than k windows. A window of padding alone is left out. The convolution runs over all channels of a head and has
+        no bias.
     Training: ``init=pooling`` together with ``equalised`` learns sooner than the default (``docs/reports/linformer.md``).
     """
 
@@ -68,8 +69,8 @@ class Linformer(LowRankAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason why ``triton`` cannot run, or None if it can. Heads may be too wide for the GPU. Projections by windows
-        are unsupported, because their results need a mask.
+        """Return the reason why ``triton`` cannot run, or None if it can. Heads may be too wide for the GPU. Projections by
+        windows (``mean``, ``max``, ``convolution``) are unsupported, because their results need a mask.
         """
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (

@@ -83,14 +83,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class LinformerLSH(LowRankAttention[Options]):
     """Softmax attention to the keys nearest in the order of hash buckets, and to all keys projected along the length.
 
-    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for sorting
-        by bucket and then by position (Eq. 6).
+    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
+        sorting by bucket and then by position (Eq. 6).
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
-    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally many
-        neighbours on both sides; in Eq. 6 it sees its own chunk and the one before. Neighbours are seen even if they are in another
-        bucket. A position sees itself, and is also part of the projected keys. Many buckets are products of hashes of at most 16
-        buckets each. The hash is drawn once, so evaluation is deterministic. Padding comes last in the order and is not seen. The
-        remarks at ``linformer`` on padding, shorter inputs and initialisation apply here.
+    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
+        many neighbours on both sides; in Eq. 6 it sees its own chunk and the one before. Neighbours are seen even if they are in
+        another bucket. A position sees itself, and is also part of the projected keys. If there are more than 16 buckets, several
+        hashes with at most 16 buckets each are combined to the number of the bucket. The hash is drawn once, so evaluation is
+        deterministic. Padding comes last in the order and is not seen. Padding, shorter inputs and initialisation are treated as
+        in ``linformer``.
     """
 
     rotations: Float[Tensor, "heads 1 head_dim rotations"]
@@ -102,8 +103,8 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return the warnings of every projection, one if the window is as wide as the input, and one if there is a
-        single bucket.
+        """Return the warnings about projections along the length, a warning if the window is as wide as the input, and a warning
+        if there is a single bucket.
         """
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"

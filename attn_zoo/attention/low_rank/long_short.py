@@ -65,9 +65,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class LongShort(Attention[Options]):
     """Softmax attention to a window of keys, and to r projected keys. The projection depends on the input (dynamic projection).
 
-    Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
-        aggregated in one softmax, with two layer norms).
-    Symbols: r → rank, W^P → projection, LN_L and LN_G → the norms' rows 0 and 1.
+    Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (one
+        softmax over window and projected keys, with two layer norms).
+    Symbols: r → rank, W^P → projection, LN_L and LN_G → rows 0 and 1 of gain and shift.
     Differs: there is only the bidirectional form. P is computed from the keys of a head; the paper computes it from the tokens
         before they are projected. Each position has its own window; in the paper the positions of a segment share a window of two
         segments. Norms run over the channels of a head. P is zero at padded keys.

@@ -30,18 +30,21 @@ PACKED = at_least(2, "the packed tokens that a query sees", advice="a single one
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of Luna. Dropout applies to the weights of packed tokens, and is unsupported in the causal form."""
+    """Options of Luna. Dropout applies to the weights with which queries attend to packed tokens, and is unsupported in the
+    causal form.
+    """
 
     packed_length: int = share_of_length(4, most=256, least=2, bound=PACKED)
     """l, the number of learned queries that pack the tokens."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of P Cᵀ, A K and A V, each l n d multiply-adds per head, and of two products with the
-    queries.
+    """Return the cost. FLOPs are those of P Cᵀ, A K and A V, each l n d multiply-adds per head for l packed tokens, and of
+    attention from the queries to the packed tokens.
 
-    The causal form computes P Cᵀ, the sums of a kᵀ and a vᵀ, their products with queries, and the weights within chunks. Its
-    backward pass computes all but P Cᵀ again. The state holds both sums.
+    The causal form computes P Cᵀ, the sums of a kᵀ and a vᵀ over tokens (a is the vector of the l pack weights of a token), their
+    products with queries, and the weights within chunks. Its backward pass computes all but P Cᵀ again. The state holds the sums
+    of a kᵀ and a vᵀ.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -72,14 +75,16 @@ class Luna(Attention[Options]):
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
     Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the pack
-        attention → the stream context.
+        attention → the stream ``context`` (a stream is a further projection of the tokens); A → the pack weights, softmax(P Cᵀ /
+        √d) or, if causal, ω(P Cᵀ / √d).
     Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on. In the paper the model
         has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed.
-        This is equivalent because packing is linear, except that each head packs its own. P starts from N(0, 1). In the causal form
-        t counts the real tokens so far. A has no dropout, because dropout would change the mean output.
-    Nature: The causal form holds the past in l running means, and no softmax over tokens sharpens their weights. Recall of 4 to 16
-        pairs is learned slowly (14 % after 450 steps with l = 16; a guess among the values has 10 %). The bidirectional form learns
-        it.
+        This is equivalent because packing is linear, except that each head packs its own keys and values with its own weights. P
+        starts from N(0, 1). In the causal form, sums over the past are divided by t, the number of real tokens so far. Dropout is
+        not applied to A, because it would change the mean output.
+    Nature: The causal form holds the past in l running means, and no softmax over tokens sharpens their weights. Recall of 4 to
+        16 key-value pairs is learned slowly (accuracy of 14 % after 450 steps with l = 16; a guess among the values gives 10 %).
+        The bidirectional form learns this task.
     """
 
     saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
@@ -98,8 +103,8 @@ class Luna(Attention[Options]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Return the outputs by packing and unpacking. The causal form uses the n × n products q·k and u·a, masked to the past and
-        divided by its length.
+        """Return the outputs by packing and unpacking. The causal form computes n × n products of queries and keys, and of unpack
+        and pack weights. They are masked to the past, and divided by the number of real tokens in the past.
         """
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale

@@ -42,7 +42,8 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of the products with landmarks Q K̃ᵀ and Q̃ Kᵀ and of both weighted sums, each n m d
-    multiply-adds per head. Small products follow: Q̃ K̃ᵀ, A⁺ times m values, and four m × m products per iteration.
+    multiply-adds per head for m landmarks. Small products follow: Q̃ K̃ᵀ, A⁺ times m values, and four m × m products per
+    iteration.
 
     A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
@@ -168,8 +169,8 @@ def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, 
 def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
-    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is ``most`` or, if
-    that is smaller, the length. Also return a mask that is True for parts with any valid token; None means all parts.
+    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is the smaller
+    of ``most`` and the length. Also return a mask that is True for parts with any valid token; None means all parts.
     """
     m = min(most, tokens[0].shape[2])
     if valid is None:

@@ -39,11 +39,11 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the entries (Cᵃ, Zᵃ and Zᵇ), of the indexer, and of attention as in
-    ``length_compression``. The outputs give the indexer no gradient.
+    """Return the cost. FLOPs are those of the entries (Cᵃ, Zᵃ and Zᵇ), of the indexer, and of attention to the window and to the
+    entries. No gradient flows from the outputs to the indexer.
 
-    The state holds keys and values of the window, and those of complete entries with their index keys. It also holds the weighted
-    sums and sums of weights of the present window, for its own entry and for the next.
+    The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For the incomplete
+    entry and for the one after it, the state holds sums of weights and weighted sums.
     """
     n, m, inner, width = geometry.keys, options.compress_rate, geometry.inner_dim, options.index_width
     wide, entries = options.index_heads * width, -(-n // m)
@@ -75,18 +75,20 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"compress_rate": 3, "window": 5, "kept": 4, "index_heads": 2, "index_width": 5, "sinks": True}},
 )
 class SparseCompression(hca.LengthCompression):
-    """Softmax attention to a window of keys, and to the k compressed entries that a small learned scorer ranks highest. All heads
-    see the same entries.
+    """Softmax attention to a window of keys, and to the k compressed entries that a small learned scorer ranks highest. Each
+    entry is a weighted sum of 2 m tokens. All heads see the same entries.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
-    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the maps before, Z^b → gate, B → position_bias, K^IComp → the entries
-        of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ and Zᵃ), q^I and w → index_query and index_weight.
-    Differs: the remarks at ``length_compression`` (HCA) apply here. Besides, Cᵇ is a head's key or value itself, and Cᵃ a linear
-        map of it. The indexer reads the queries and keys of all heads. Scores of all entries are computed and masked. If index
-        scores are equal, the first entry is chosen.
-    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the divergence between its softmax over the visible
-        entries and the mean attention weights of the heads. This loss trains the indexer alone, and no other loss trains the
-        indexer.
+    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter before, which maps the m tokens before an entry's own m
+        tokens; Z^b → gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ
+        and Zᵃ), q^I and w → index_query and index_weight.
+    Differs: all differences that ``length_compression`` lists apply here, too. For the own m tokens of an entry, Cᵇ is the key or
+        value of the head itself. For the m tokens before them, Cᵃ is a linear map of the key or value. The indexer reads the
+        queries and keys of all heads. Scores of all entries are computed and masked. If index scores are equal, the first entry
+        is chosen.
+    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the divergence between the softmax of the index scores
+        over the visible entries and the mean attention weights of the heads. This loss trains the indexer alone, and no other
+        loss trains the indexer.
     """
 
     options: Options

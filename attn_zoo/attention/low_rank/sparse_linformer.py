@@ -60,10 +60,10 @@ class SparseLinformer(LowRankAttention[Options]):
         (arXiv:1602.02068) for α = 2, sparsemax.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, α → alpha.
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key. A projected key mixes all
-        tokens, so no single token is left out. With projections by windows, the tokens of one window are left out. The remarks at
-        ``linformer`` on padding, shorter inputs and initialisation apply here.
-    Training: With ``init=pooling`` and ``equalised`` it learned recall of 8 pairs in 800 steps (100 %). Without them it had not
-        learned it after 2,800 steps (12 %; one seed each).
+        tokens, so no single token is left out. With projections by windows, the tokens of one window are left out. Padding,
+        shorter inputs and initialisation are treated as in ``linformer``.
+    Training: with ``init=pooling`` and ``equalised`` the accuracy on recall of 8 key-value pairs was 100 % after 800 steps.
+        Without these two options it was 12 % after 2,800 steps (one seed each).
     """
 
     attend_tiled = LowRankAttention.attend

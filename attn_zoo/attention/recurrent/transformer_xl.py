@@ -44,8 +44,8 @@ def segmentation(geometry: Geometry, options: Options) -> Segmentation:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each segment to itself and to its memory, by content and by distance, and
-    of W s once per distance.
+    """Return the cost. FLOPs are those of attention from each segment to itself and to its memory, by content and by distance,
+    and of the projection of a vector of sines for each distance.
 
     The state holds keys and values of the present segment and of the memory before it.
     """
@@ -82,7 +82,9 @@ class SegmentState:
         return self.key.nbytes + self.value.nbytes
 
     def detached(self) -> SegmentState:
-        """Return a copy that is detached from autograd. Gradients then stop at the cache, as in the paper's training."""
+        """Return a copy that is detached from autograd. No gradient then flows through the cached keys and values to earlier
+        segments, as in the paper's training.
+        """
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
 
@@ -103,13 +105,14 @@ class SegmentState:
 class TransformerXL(Attention[Options]):
     """Softmax attention from each segment to itself and to the keys and values of a number of positions before it, the memory.
 
-    Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
-    Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
-    Differs: one call reads all segments, and gradients reach the cached keys and values. The paper holds these constant, as
-        ``state.detached()`` does between calls of ``step``. The cache holds a layer's keys and values, not its hidden states; this
-        is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in the
-        paper). Without causality, which the paper does not treat, a query sees its whole segment and the memory before it, and
-        nothing after.
+    Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
+    Symbols: L → segment, M → memory (s and m in the growth formula of the card); u → content_bias, v → position_bias; W_kR →
+        position_projection.
+    Differs: one call reads all segments, and gradients reach the cached keys and values. In the paper no gradient reaches them,
+        as with ``state.detached()`` between calls of ``step``. The cache holds a layer's keys and values, not its hidden states;
+        this is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in
+        the paper). Without causality, which the paper does not treat, a query sees its whole segment and the memory before it,
+        and nothing after.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

@@ -43,8 +43,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with g + w + r others, and of global blocks with all. Missing blocks, such as
-    neighbours beyond the ends of the sequence, are computed, too.
+    """Return the cost. FLOPs are those of attention from each block to g global, w window and r random blocks, and from global
+    blocks to all blocks. Missing blocks, such as neighbours beyond the ends of the sequence, are computed, too.
     """
     return pattern(geometry, options).cost(geometry)
 

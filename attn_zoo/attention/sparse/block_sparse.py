@@ -41,8 +41,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with the blocks of its layout. Missing blocks, such as neighbours beyond the
-    ends of the sequence, are computed, too.
+    """Return the cost. FLOPs are those of attention from each block to the blocks that it sees. Missing blocks, such as
+    neighbours beyond the ends of the sequence, are computed, too.
     """
     return pattern(geometry, options).cost(geometry)
 
@@ -66,11 +66,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BlockSparse(BlockPatternAttention[Options]):
-    """Softmax attention to a fixed set of blocks: adjacent blocks, the first blocks, and random blocks from a seed in the options.
+    """Softmax attention to a fixed set of blocks: adjacent blocks, the first blocks, and random blocks from a seed in the
+    options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
-    Differs: the layout follows from options instead of a table. If causal, random blocks are drawn from earlier blocks.
+    Differs: the blocks that a block sees (the layout) follow from options instead of a table. If causal, random blocks are drawn
+        from earlier blocks.
     """
 
     layout = staticmethod(pattern)

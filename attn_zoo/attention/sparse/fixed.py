@@ -46,10 +46,11 @@ def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with itself and with the last positions (summaries) of all blocks, in whole
-    blocks.
+    """Return the cost. FLOPs are those of attention from each block to itself and to the last positions (summaries) of all
+    blocks, which are gathered into whole blocks.
 
-    The state holds keys and values of the summaries and of one block: the last one or the one before it.
+    The state holds keys and values of the summaries and of the present block. It is largest at the end of the last block or of
+    the block before it.
     """
     n = geometry.keys
     block, summary = sizes(geometry, options)
@@ -81,10 +82,10 @@ class Fixed(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees both parts in one softmax (the paper's merged head, Section 5.1), each key once. Without causality the
-        summaries of later blocks are seen as well. All heads have the same summaries.
-    Nature: If causal, a position sees only the last positions of earlier blocks. Recall across blocks therefore needs a layer that
-        first gathers tokens at these positions.
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. Without causality
+        the summaries of later blocks are seen as well. All heads have the same summaries.
+    Nature: If causal, a position sees only the last positions of earlier blocks. Recall across blocks therefore needs a layer
+        that first gathers tokens at these positions.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:

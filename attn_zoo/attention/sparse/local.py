@@ -25,8 +25,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each block with itself and its neighbours. The backward pass takes twice as many, because
-    it computes nothing again.
+    """Return the cost. FLOPs are those of attention from each block to itself and to its neighbours. The backward pass takes
+    twice as many, because it computes nothing again.
     """
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)
@@ -51,9 +51,9 @@ class Local(BlockPatternAttention[Options]):
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.
-    Differs: neighbours and sinks (as in softmax) are additions.
-    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Recall and copying therefore
-        stop there.
+    Differs: neighbours and sinks (learned scores in the softmax that belong to no key) are additions.
+    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Recall and copying
+        therefore stop there.
     """
 
     layout = staticmethod(pattern)

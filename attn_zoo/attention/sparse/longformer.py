@@ -40,7 +40,8 @@ class Options(SinkOptions, DropoutOptions):
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
     """Return how many keys of its window a position sees on its left and on its right.
 
-    ``length`` is the number of positions in one residue class of the dilation, because a window lies within one class.
+    ``length`` is the number of positions with equal remainders modulo the dilation, because all keys of a window are such
+    positions.
     """
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
@@ -48,11 +49,12 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the windows in each residue class of the dilation, of attention to the global keys, and
-    of attention from the global tokens.
+    """Return the cost. FLOPs are those of attention to the windows, separately for positions with equal remainders modulo the
+    dilation; of attention to the global keys; and of attention from the global tokens.
 
-    The backward pass computes the weights of the windows again. The state holds keys and values within reach and of the global
-    tokens. While global tokens are read, it also holds their global keys and values.
+    The backward pass computes the weights of the windows again. The state holds keys and values of the positions within reach and
+    of the global tokens. Until all global tokens are read, it also holds their second keys and values, for queries of global
+    tokens.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
@@ -67,8 +69,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Return the extra projections for the global tokens: their own queries, keys and values. They start as copies of the ordinary
-    ones.
+    """Return the streams, which are further projections of the tokens. Attention from global tokens has its own queries, keys and
+    values. Their projections start as copies of the ordinary ones.
     """
     if not options.global_tokens:
         return ()
@@ -102,12 +104,12 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 class Longformer(PairwiseAttention[Options]):
     """Softmax attention to a sliding window, which may be dilated, and to a few global tokens. Global tokens see all tokens.
 
-    Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
-    Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves the position itself out of the
-        count), Q_g, K_g, V_g → the streams global_query, global_key, global_value.
-    Differs: global tokens are the first positions; in the paper they can be any. Window and dilation are the same for all heads of
-        a layer. The causal window reaches into the past alone; a global token then sees its past, and later positions see it.
-        Sinks, as in softmax, are an addition, also for global tokens.
+    Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention and its projections).
+    Symbols: w → window - 1 if not causal, because w of the paper does not count the position itself; Q_g, K_g, V_g → the streams
+        ``global_query``, ``global_key`` and ``global_value`` (a stream is a further projection of the tokens).
+    Differs: global tokens are the first positions; in the paper any tokens can be global. Window and dilation are the same for
+        all heads of a layer. The causal window reaches into the past alone; a global token then sees its past, and later
+        positions see it. Sinks (learned scores in the softmax that belong to no key) are an addition, also for global tokens.
     Nature: Each layer reaches one window further. Anything beyond is seen through global tokens alone, and is hardly recalled.
     """
 
@@ -128,14 +130,14 @@ class Longformer(PairwiseAttention[Options]):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Those of global tokens come from attention to all keys, and others from n × n scores, masked to the
-        window and the global keys.
+        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens come from n × n
+        scores, masked to the window and the global keys.
         """
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Those of global tokens come from attention to all keys. Others are computed in blocks of queries,
-        with one softmax over global keys and windows.
+        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens are computed in
+        blocks of queries, with one softmax over the window and the global keys.
         """
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
@@ -144,8 +146,8 @@ class Longformer(PairwiseAttention[Options]):
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Those of global tokens come from attention to all keys, and others from PyTorch's FlexAttention over
-        the same pairs.
+        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens come from
+        PyTorch's FlexAttention over the window and the global keys.
         """
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 

@@ -39,8 +39,8 @@ def stride_of(geometry: Geometry, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. The positions are arranged in rows of l. FLOPs are those of rows with adjacent rows, and of columns with
-    themselves. The backward pass computes scores again.
+    """Return the cost. The positions are arranged in rows of l. FLOPs are those of attention from each row to itself and adjacent
+    rows, and within each column. The backward pass computes scores again.
 
     The state holds keys and values of the whole past, because each key is a multiple of l away from some later query.
     """
@@ -69,16 +69,17 @@ class Strided(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees both parts in one softmax (the paper's merged head, Section 5.1), each key once. Without causality both
-        parts reach to both sides.
-    Nature: A position sees its neighbours and one position in l beyond them. A token elsewhere is two layers away. The position
-        between them gathers one average for all positions that read it. Recall by content therefore stays near a guess among the
-        values seen (12 % with 8 pairs at l = 8, after 1,100 steps), while copying from a fixed distance is easy.
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. Without causality
+        the window and the l-th positions lie on both sides of the query.
+    Nature: A position sees its neighbours and one position in l beyond them. Any other token reaches it through two layers only,
+        by way of a position that sees the token. This position in between has the same average for all its readers. Recall by
+        content therefore stays near a guess among the values seen (accuracy of 12 % with 8 key-value pairs at l = 8, after 1,100
+        steps), while copying from a fixed distance is easy.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. It is True if the key is at most l positions away, or a multiple of
-        l.
+        """Return a function of head, query index and key index. It is True if the key is at most l positions away from the query,
+        or at a distance that is a multiple of l.
         """
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 
@@ -89,8 +90,8 @@ class Strided(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed on a grid with rows of l positions. A window lies in adjacent rows, and every l-th position
-        in one column.
+        """Return the outputs, computed on a grid, whose rows hold l consecutive positions each. The window of a query lies in its
+        row and the adjacent rows, and every l-th position lies in its column.
         """
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
