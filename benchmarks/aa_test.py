@@ -41,23 +41,24 @@ CLAIMED = 0.95
 
 
 def aa_report(found: Measurement, format: str = "github") -> str:
-    """Return the report of the A/A test as text: how often each comparison had the right verdict."""
+    """Return the report of the A/A test as text: how often each comparison of two timings had the right verdict."""
     head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
     rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
     return joined(found, table(head, rows, format, left=(0, 1)), _method(found))
 
 
 def all_right(found: Measurement) -> bool:
-    """Return True if both steps had the right verdict as often as the test claims."""
+    """Return True if both comparisons (the same layer again, and a layer with more work) had the right verdict at least as often
+    as the test requires."""
     compared = {name: len(_comparisons(found, name)) for name in WANTED}
     return all(compared.values()) and all(right(found, name) >= CLAIMED * count for name, count in compared.items())
 
 
 def right(found: Measurement, name: str) -> int:
-    """Return the number of comparisons with the right verdict.
+    """Return the number of repeats in which a comparison had the right verdict.
 
     Args:
-        name: which comparison, a key of ``WANTED``.
+        name: name of the comparison, a key of ``WANTED``.
     """
     return sum(comparison.verdict == WANTED[name][1] for comparison in _comparisons(found, name))
 
@@ -163,7 +164,8 @@ class AATest(Grid):
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Timing protocol, whose ``most_repeats`` is the number of timed steps of a visit.
+        """Timing protocol. Its ``most_repeats`` is the number of timed steps that follow each other in one process before the next
+        process takes its turn.
 
         The fastest step counts, because other load on the machine only adds time.
         """
@@ -184,11 +186,13 @@ class AATest(Grid):
         return (Probe("seconds", lambda ask, found: {"seconds": ask("fastest", *given)}),)
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the timed cases of a round in shuffled order, with another seed in each repeat."""
+        """Return the timed cases in the order in which round ``turn`` measures them. The order is shuffled, with another seed in
+        each repeat of the test."""
         return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the seconds of each timed case by their quartiles, and add the results of the comparisons with A."""
+        """Replace the seconds of each timed case by their quartiles, and add the results of its comparison with the first case,
+        which is A."""
         taken = {cell.label: found.of(cell).all("seconds") for cell in cells}
         for cell in cells:
             values = found.of(cell).values = {"seconds": list(quartiles(taken[cell.label]))}

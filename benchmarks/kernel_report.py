@@ -148,19 +148,20 @@ class Report:
         return check["failure"].partition(":")[0] if "failure" in check else "right" if check["right"] else "wrong"
 
     def other(self, cell: Cell, name: str = "seconds") -> Cell:
-        """Return the step of PyTorch's own operators that takes the least time or memory for the same problem.
+        """Return the step of PyTorch's own operators that solves the same problem in the least time or with the least memory.
 
         For a layer, it is softmax attention with one of PyTorch's fused back ends.
 
         Args:
-            name: ``seconds`` or ``peak_bytes``.
+            name: ``seconds`` for the least time, ``peak_bytes`` for the least memory.
         """
         p = replace(cell.problem, rows=0) if cell.problem.part == "layer" else cell.problem
         cells = [Cell(p, cell.kind, by) for by in (["matmul"] if p.part == "projection" else BACKENDS)]
         return min(cells, key=lambda cell: math.inf if math.isnan(value := self.figure(cell, name)) else value)
 
     def targets(self) -> Iterator[dict[str, str]]:
-        """Yield one table row per target: the measured number, the least number wanted, and the verdict.
+        """Yield one table row per target of speed or memory that our kernels should reach: the measured ratio, the least ratio
+        wanted, and the verdict.
 
         The verdict is ``reached``, ``missed`` or the reason why there is none.
         """

@@ -228,7 +228,7 @@ class LinformerTable3(Timed):
         return found
 
     def batch(self, length: int) -> int:
-        """Return the number of sequences in a timed step, for the case that they fit into memory."""
+        """Return the largest number of sequences in a timed step. If they do not fit into memory, the step has fewer."""
         assert self.tokens is not None
         return max(1, self.tokens // length)
 
@@ -256,9 +256,8 @@ class LinformerTable3(Timed):
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None, because this experiment leaves out no cell: layers are checked before it starts, and a batch that fits is
-        searched for.
-        """
+        """Return None, because this experiment leaves out no timed case. Layers are checked before it starts, and it searches for
+        a batch that fits into memory."""
         return None
 
     report = staticmethod(table3_report)

@@ -69,12 +69,14 @@ class Comparison:
     largest_batch: int | None = None
 
     def row(self, given: RowName) -> RowName:
-        """Return the row of our layer in this comparison, with the option and the implementation of ``given``."""
+        """Return the name of our layer in this comparison: its mechanism, options and implementation. The implementation is that
+        of ``given``, and so is the option that both sides share, if ``given`` has it."""
         options = {self.hyperparameter: self.value} if self.hyperparameter else {}
         return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
 
     def shared(self, row: RowName) -> int:
-        """Return the value that a row has for the option that both sides share, or 0 if they share none."""
+        """Return the value of the option that our layer and those of public packages share, such as a window, or 0 if they share
+        none."""
         return int(row.options[self.hyperparameter]) if self.hyperparameter else 0
 
 

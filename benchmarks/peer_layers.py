@@ -49,9 +49,8 @@ class ProjectedCore(nn.Module):
 
 
 class ProjectedOutput(nn.Module):
-    """Layer of transformers without an output projection, to which one is added. It is called with the masks that its
-    model passes.
-    """
+    """Layer of the package transformers that lacks an output projection, with such a projection added. The layer gets the same
+    masks as within its model."""
 
     def __init__(self, dim: int, inner: nn.Module, masks: Callable[[Tensor], dict[str, Any]]) -> None:
         super().__init__()

@@ -150,7 +150,8 @@ class Peers(Timed):
         return min(most or self.tokens, max(1, self.tokens // length))
 
     def sides(self, length: int) -> dict[str, list[str]]:
-        """Return the sides of each comparison at a length, and those of full attention (``full``, ``causal``).
+        """Return the names of the layers that are measured at a length: for each comparison our layer and those of public
+        packages, and the layers of full attention (``full``, ``causal``).
 
         Packages that are not installed are left out.
         """
@@ -188,9 +189,8 @@ class Peers(Timed):
         return {"floor_flops": floor_flops(cell.role, self.dim, self.heads, self.rows[cell.role], cell.length)[cell.kind]}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return the timed cases of a round: comparisons in the order of the protocol, with the sides of each next to each
-        other.
-        """
+        """Return the timed cases in the order in which round ``turn`` measures them. The timing protocol orders the comparisons;
+        the layers of one comparison follow each other directly."""
         names = self.protocol.ordered(list(dict.fromkeys(cell.role for cell in cells)), turn)
         return [cell for name in names for cell in self.protocol.ordered([c for c in cells if c.role == name], turn)]
 
@@ -201,9 +201,8 @@ class Peers(Timed):
         return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return None, because no cell is checked in this process: layers of public packages are built only in their worker
-        processes.
-        """
+        """Return None, because no timed case is checked in advance. Layers of public packages are built only in their worker
+        processes."""
         return None
 
     @staticmethod

@@ -38,7 +38,7 @@ class Benches:
     _benches: dict[str, tuple[Subject, Bench]] = field(default_factory=dict)
 
     def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Return the seconds of each part of a step; see ``Bench.parts``.
+        """Return the seconds of each part of a step, such as its forward pass; see ``Bench.parts``.
 
         Args:
             role: ``baseline`` for softmax, or another word for the other mechanism.

@@ -55,7 +55,8 @@ _latest: dict[int, Members] = {}
 
 
 def copies() -> Copies:
-    """Return every loaded module and class of these packages, each with a copy of its attributes."""
+    """Return the loaded modules and their classes that plugins could change, each with a copy of its attributes. They belong to
+    PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library."""
     found = []
     for place in _all_places():
         copied = _latest.get(id(place))
@@ -66,7 +67,10 @@ def copies() -> Copies:
 
 
 def same_functions(before: Copies, now: Copies) -> bool:
-    """Return True if ``now`` has every function, class and constant of ``before``, and no new method hides an inherited one."""
+    """Return True if no plugin changed functions, classes or constants between two results of ``copies``.
+
+    Those of ``before`` must not have been replaced or removed, and no class may have a new method that hides an inherited one.
+    """
     copied = {id(place): latest for place, latest in now}
     changed = [(place, old) for place, old in before if copied.get(id(place)) is not old]  # an equal place keeps its copy
     return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in changed)
@@ -82,14 +86,14 @@ def put_functions(before: Copies) -> None:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the loaded modules of the packages that are compared, by name."""
+    """Return, by name, the loaded modules whose attributes ``copies`` copies."""
     return {name: module for name, module in list(sys.modules.items()) if module is not None and _belongs(name)}
 
 
 def loaded() -> dict[str, ModuleType]:
-    """Return all loaded modules of these packages by name, including submodules whose attributes are not compared.
+    """Return, by name, all loaded modules of the packages that ``copies`` covers, and of all their submodules.
 
-    Python would import a deleted one a second time.
+    A plugin that deletes one of these modules must be noticed, because Python would import it a second time.
     """
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}

@@ -20,7 +20,8 @@ _UNREAD = object()
 
 
 def add_part(part: Part) -> None:
-    """Add a part to the state that ``kept`` restores. Packages that this package must not import add their parts this way."""
+    """Add a part to the state of the process that ``kept`` restores. Packages that depend on this package call this function, so
+    that this package need not import them."""
     _PARTS.append(part)
 
 

@@ -23,7 +23,8 @@ class Anchor:
 
 
 def anchor(attention: str, causal: bool) -> Anchor | None:
-    """Return the anchor of a mechanism in one direction, or None if the mechanism is not a main row of the ability profile.
+    """Return the anchor (the published score to compare with) of a mechanism in one direction. Return None if the ability profile,
+    which tests 12 abilities, does not include the mechanism in this direction.
 
     Args:
         causal: True for the causal form, False for the bidirectional one.

@@ -109,9 +109,8 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Printed means that differ from the computed one after rounding, by table or section. At a tie, rounding up or down is
-        right.
-        """
+        """Printed means that differ from the computed mean after rounding, by table or section. If the computed mean lies halfway
+        between two printable numbers, both are right."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 

@@ -51,7 +51,8 @@ class Recommendation:
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates that are cheaper than softmax and match it on every task that decides, the cheapest first."""
+        """Candidates that are cheaper than softmax and match it on every deciding task, the cheapest first. A deciding task is one
+        on whose scores the recommendation is based."""
         names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
         return [each for name in names if (each := self.candidate(name))]
 
@@ -62,13 +63,14 @@ class Recommendation:
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest to it."""
+        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest to
+        softmax."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
 
     def at_deciding(self, attention: str) -> list[Judgement]:
-        """Return the verdicts on a mechanism at the tasks that decide.
+        """Return the verdicts on a mechanism on the deciding tasks, on whose scores the recommendation is based.
 
         Args:
             attention: name of the mechanism.
@@ -77,11 +79,12 @@ class Recommendation:
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Return the candidate for which more runs are most likely to change the recommendation, and the tasks on which it lacks a
-        verdict.
+        """Return the candidate for which more runs are most likely to change the recommendation, and the deciding tasks on which
+        it does not yet match softmax.
 
-        It is cheaper than softmax, did not lose on any task that decides, and lacks a verdict on the fewest. Of several, it is the
-        one that matches softmax on most recorded tasks, then the cheapest. Return None if there is no such candidate.
+        The candidate is cheaper than softmax, and did not lose on any deciding task (a task on which the recommendation is based).
+        Of several such candidates, the first is the one with the fewest tasks left, then the one that matches softmax on most
+        recorded tasks, then the cheapest. Return None if there is no such candidate.
         """
         found = []
         for each in self.candidates:
@@ -101,9 +104,10 @@ def recommend(
     *,
     rows: Sequence[RowName] = (),
 ) -> Recommendation:
-    """Return the cheapest mechanism that meets the requirements, is cheaper than softmax, matches it and beats the controls.
+    """Return the cheapest mechanism that meets the requirements and takes fewer FLOPs than softmax.
 
-    It must do so on every task that decides. If there is no such mechanism, softmax is recommended.
+    On every deciding task, the mechanism must also match softmax and beat the controls, which cannot select tokens by content. If
+    there is no such mechanism, softmax is recommended.
 
     Args:
         required: requirements, which also say which tasks decide.

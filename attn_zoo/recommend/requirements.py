@@ -102,13 +102,13 @@ class Requirements:
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Return the tasks that decide a recommendation, as a use case.
+        """Return the tasks on whose scores the recommendation is based, as a use case (``Need``).
 
         Args:
             recorded: titles by name of the recorded tasks that have the required direction (causal or bidirectional).
 
         Raises:
-            ValueError: the task that should decide has no such records.
+            ValueError: the task that the user named has no records in this direction.
         """
         if self.use is not None:
             return _NEEDS[self.use]

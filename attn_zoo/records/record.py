@@ -145,7 +145,7 @@ class RunRecord:
         Raises:
             RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this version cannot read
                 the schema.
-            EditedError: the data do not match their digest, or declare an older schema than that of their fields.
+            EditedError: the data do not match their digest, or have fields that their schema version does not have yet.
         """
         schema = _schema_of(data)
         present = {"tuning": None, **_ABSENT[schema], **data, "schema": SCHEMA}

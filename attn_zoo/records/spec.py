@@ -265,7 +265,7 @@ def file_pattern(attention: str | None, task: str | None) -> str:
     """Return a pattern that matches the names of record files.
 
     Args:
-        attention: mechanism whose files match, which needs a task; None for all.
+        attention: mechanism whose files match; None for all. If it is given, ``task`` must be given too.
         task: task whose files match; None for all.
     """
     if task is None:

@@ -210,13 +210,15 @@ class Store:
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
         """Return a record that makes the run ``run_id`` unnecessary, or None if the run must be done.
 
-        It is a record of the same run that is final or a trial, because trials are never repeated. Both must belong to the same
-        search and have the same role in it (trial, or run with the best settings).
+        The record must have the same run id, and be final or a trial of a search, because trials are never repeated. If the run
+        belongs to a search, the record must belong to the same search, with the same role in it (trial, or run with the best
+        settings).
 
         Args:
             run_id: id of the run.
             tuning: search to which the run belongs, and its role in it; None for a run outside any search.
-            since: time of start from which on every record counts as final, even of a failure; empty for none.
+            since: every record of a run that started at this time or later counts as final, even that of a failure; empty for no
+                such time.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
         return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
@@ -242,7 +244,7 @@ class Store:
     def is_over(self, checkpoint: Path) -> bool:
         """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        If the checkpoint is newer than every record of the run, it belongs to another search, which does the run again.
+        A checkpoint that is newer than every record of its run is still needed, because another search does the same run again.
 
         Args:
             checkpoint: path of the checkpoint.

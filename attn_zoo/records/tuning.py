@@ -100,7 +100,8 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Return a summary of the trials of a search, which runs with the best settings record.
+    """Return a summary of the trials of a search. It is stored in the records of the runs that use the best settings of the
+    search.
 
     Args:
         study: id of the search.

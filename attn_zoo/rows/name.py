@@ -19,7 +19,8 @@ _PLAIN = re.compile(r"[\w.+/-]+")
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """Name of a row: a mechanism, or a hybrid of several, with the given options and an implementation."""
+    """Name of a row: a mechanism, or a hybrid (a network whose layers have different mechanisms), with options and an
+    implementation."""
 
     attention: str
     """Name of the mechanism; for a hybrid the pattern of its layers, such as ``3*linformer+softmax``."""
@@ -51,7 +52,8 @@ class RowName:
 
     @property
     def turn(self) -> tuple[str, ...]:
-        """Mechanism of each layer in one period of the pattern. If the row is not a hybrid, there is one mechanism.
+        """Mechanism of each layer, up to where the pattern of a hybrid repeats: ``3*linformer+softmax`` gives four. If the row is
+        not a hybrid, there is one mechanism.
 
         Raises:
             ValueError: ``attention`` is not a valid pattern of a hybrid.

@@ -199,7 +199,7 @@ def convert_options(row: RowName) -> RowName:
 
 
 def option(default: Any, words: str) -> Any:
-    """Return a field of an options dataclass, for a key of the command line.
+    """Return a dataclass field for one key of the command line, with its default and help text.
 
     Args:
         default: default of the field.
@@ -287,7 +287,7 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
     """Return for each row the name of the only option that varies among the rows of its mechanism and implementation.
 
-    It is None if no option varies, or several do.
+    If no option varies among these rows, or several do, the name is None.
     """
     found: list[str | None] = []
     for row in rows:

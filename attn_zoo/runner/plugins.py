@@ -15,7 +15,7 @@ from attn_zoo.rows import row_of
 def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
     """Return sentences about the settings of the process that a run's plugins changed: during their import, and during the run.
 
-    A warning is issued about those that changed during the run.
+    A warning is issued about the settings that changed during the run.
 
     Args:
         changed: names of the settings that changed during the run.

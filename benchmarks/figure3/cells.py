@@ -28,7 +28,8 @@ USUAL_START = {"projection": "learned", "init": "random", "equalised": False, "f
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arm:
-    """Setting under which the figure compares cells: the short convolution, and the initialisation of Linformer's E and F."""
+    """Setting in which Figure 3 compares runs of different lengths, projected lengths and mechanisms. It is the width of the short
+    convolution before attention, and the initialisation of Linformer's projections E and F."""
 
     convolution: int = 0
     """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
@@ -49,7 +50,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Setting that several runs share, which differ only in their seed."""
+    """Setting of one point of Figure 3: several runs share it, and differ only in their seed."""
 
     arm: Arm
     length: int
@@ -101,7 +102,8 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """All recorded cells of the figure, with the cells that each of its panels a to d compares."""
+    """Recorded runs for Figure 3 of the Linformer paper, by cell (mechanism and sizes), with the cells that each of its panels a
+    to d compares."""
 
     cells: Mapping[Cell, Runs]
 
