@@ -26,12 +26,6 @@ def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, l
         title: title of one or two lines.
         log_index: True for a logarithmic x-axis in the left plot, which spreads out the first few singular values.
 
-    Args:
-        spectrum: mean cumulative spectrum of every head.
-        index: number of largest singular values whose share in the sum of all is shown in the heat map.
-        title: title of one or two lines.
-        log_index: True for a logarithmic axis of the index, which spreads out the first few singular values.
-
     Raises:
         ValueError: there are fewer than ``index`` singular values.
     """

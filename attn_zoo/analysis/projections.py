@@ -90,12 +90,6 @@ def measure_projections(
         draws: number of draws of random matrices.
         steps: number of steps of Adam for the kind ``learned``.
 
-    Args:
-        layers: queries, keys and values of each layer.
-        lengths: projected lengths k.
-        draws: number of draws of random matrices.
-        steps: number of steps of Adam for learned E and F.
-
     Raises:
         ValueError: there are fewer than two sequences, inputs have padding or are causal, or a length is not in [1, n).
     """

@@ -44,11 +44,6 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         k: projected length, which is the number of rows of E.
         how: kind of initialisation.
 
-    Args:
-        moment: second moment of the keys over n positions.
-        k: projected length.
-        how: kind of initialisation.
-
     Raises:
         ValueError: ``how`` is ``random``, which is left to the mechanism.
     """

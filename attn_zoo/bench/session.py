@@ -41,13 +41,6 @@ class Session:
         save: function that is called with ``found`` after each round, and after the first measurements of each cell.
         tell: function that is called with lines of progress.
         ends: value of ``time.monotonic()`` at which the time limit is reached.
-
-    Args:
-        grid: experiment that lists the cells.
-        found: figures so far, to which new ones are added.
-        save: function that is called with ``found`` after each round, and after the first probes of each cell.
-        tell: function that is called with lines of progress.
-        ends: value of ``time.monotonic()`` at which the time limit is reached.
     """
 
     def __init__(

@@ -29,11 +29,12 @@ _SIZES = ("train", "valid", "test", "data_seed")
 
 
 def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
-    """Return a table of the runs that have no record yet and of their core hours, per task and per row, with the sum.
+    """Return a table of the runs that have no record yet and of the core hours that they need. It has one line per task and
+    mechanism, and the sum over all lines.
 
-    The time of a training step is that of earlier records (see ``step_seconds``). A run with the budget ``budget.seconds`` takes
-    that time. An example in validation counts as a third of an example in training. Every run is counted to its last step. The
-    times are those of the machines on which the records were made.
+    The time of a training step is that of earlier records (see ``step_seconds``). A run with a time limit, ``budget.seconds``,
+    takes this time. An example in validation counts as a third of an example in training. Runs are assumed to take their maximum
+    number of steps. The times are those of the machines on which the records were made.
 
     Args:
         planned: plans of runs or of searches. A search is followed by runs with its best settings.
@@ -71,13 +72,16 @@ def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> 
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
-    """Return the expected seconds of a training step: a median over the first of these groups that is not empty. All records have
-    the task, the device and the precision of ``spec``.
+    """Return the expected seconds of a training step of the run ``spec``. Only records with the same task, device and precision are
+    used. The result is a median over the first of these groups of records that is not empty:
 
-    - Records of the same mechanism with the same network, task options and batch size.
-    - Records of softmax with the same sizes. Their times are multiplied by the ratio of counted training FLOPs.
-    - Records of the mechanism with other sizes, multiplied in the same way.
-    - Records of softmax with other sizes, multiplied in the same way.
+    - the same mechanism with the same network, task options and batch size;
+    - softmax with the same network, task options and batch size;
+    - the same mechanism with another network, task options or batch size;
+    - softmax with another network, task options or batch size.
+
+    Except in the first group, each time is multiplied by the training FLOPs of a step of the run and divided by those of the
+    record.
 
     Returns:
         None if neither the mechanism nor softmax has a record on the task.

@@ -25,7 +25,7 @@ FINALISTS = 2
 
 
 class Trial(NamedTuple):
-    """One training run of the search, still to do or done."""
+    """One training run of a learning-rate search, with the rate and the number of steps. It may be done or still to do."""
 
     rate: float
     steps: int
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of a trial."""
+    """Result of one training run of a learning-rate search."""
 
     score: float | None
     """Last validation score divided by the ceiling; higher is better. It is None for a trial that diverged or failed."""
@@ -49,12 +49,14 @@ Results = Mapping[Trial, Result]
 
 
 def rungs(cap: int) -> tuple[int, ...]:
-    """Return the numbers of training steps of the rungs: an eighth, a half and the whole of ``cap``. Equal numbers occur once."""
+    """Return the numbers of training steps at which the search runs trials: an eighth, a half and the whole of ``cap``, which is
+    the maximum. Each of them is called a rung. Equal numbers occur once."""
     return tuple(dict.fromkeys(max(1, cap // divisor) for divisor in RUNGS))
 
 
 def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Trial]:
-    """Return the trials that follow from the results so far. The list is empty if the search is over.
+    """Return the training runs (trials) that a learning-rate search needs next, given the results so far. The list is empty if the
+    search is over.
 
     Args:
         results: results of the trials that are done.
@@ -74,9 +76,10 @@ def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Tria
 
 
 def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
-    """Return the number of trials of a long search and the sum of their training steps.
+    """Return the number of training runs (trials) of a long learning-rate search, and the sum of their training steps.
 
-    In such a search, no rate reaches the criterion early or is given up, and one rate is added at one end.
+    In a long search, one rate is added to ``rates``, no trial reaches its target score early, and no rate is given up before half
+    of ``cap``.
 
     Args:
         cap: maximum number of training steps of a trial.
@@ -88,12 +91,13 @@ def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
 
 
 def ranking(results: Results, cap: int) -> list[float]:
-    """Return all learning rates that were tried, the best first. They are ordered by the number of successful trials, then by the
-    steps to 90 % of the ceiling, then by the score.
+    """Return all learning rates that were tried, the best first.
 
-    Numbers of steps that differ by one interval of validation or less count as equal. Among equal rates, the lower one comes first,
-    because it is safer. Rates that reached a higher rung come before rates that did not. Rates with a second seed are ordered among
-    themselves by both seeds: successes are added, and steps and scores are averaged.
+    Rates with a failed trial come last. Rates that reached the task's target score come first, then rates whose score reached 90 %
+    of the best possible score (the ceiling) in fewer steps, then rates with a higher score. If two numbers of steps differ by at
+    most the number of steps between validations, they count as equal, and the lower rate comes first because it is safer. Of rates
+    that never reached 90 %, those that ran for more steps come first. If several rates have a trial with a second seed, these rates
+    are ordered among themselves by both seeds: their successes are added, and their steps and scores are averaged.
 
     Args:
         cap: maximum number of training steps of a trial.

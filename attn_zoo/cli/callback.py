@@ -14,7 +14,8 @@ from attn_zoo.runner import Progress
 
 
 class Callback(Progress, Protocol):
-    """Interface of a callback: it is told about each step of a run, and about the record at the end."""
+    """Interface of a user's callback. Its methods are called at the start, after steps and at the end of a run. ``finish`` receives
+    the record of the run."""
 
     def finish(self, record: RunRecord, path: Path) -> None:
         """Receive the record of the run and the path of its file."""
@@ -25,7 +26,7 @@ MakeCallback = Callable[[RunSpec, str], Callback]
 
 
 def load_callback(name: str) -> MakeCallback:
-    """Return the class that ``callback=FILE.py:NAME`` names. ``name`` is the text after the sign ``=``.
+    """Return the class, or the function that makes a callback, that ``name`` gives in the form ``FILE.py:NAME``.
 
     Raises:
         ValueError: the word has another form, the file cannot be imported, or it has no such class.
@@ -65,17 +66,18 @@ class Watched:
                 raise ValueError(f"callback {callback} cannot be made: {_text(error)}; mend it, or leave it out") from error
 
     def start(self, label: str, steps: int) -> None:
-        """Tell both observers that a run of ``steps`` steps begins."""
+        """Tell the progress display and the user's callback that a run of ``steps`` steps begins."""
         self._shown.start(label, steps)
         self._tell(lambda callback: callback.start(label, steps))
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Tell both observers that ``step`` steps are done, with the training loss and the last validation score."""
+        """Tell the progress display and the user's callback that ``step`` steps are done, with the training loss and the last
+        validation score."""
         self._shown.advance(step, loss, valid)
         self._tell(lambda callback: callback.advance(step, loss, valid))
 
     def stop(self) -> None:
-        """Tell both observers that the run has ended."""
+        """Tell the progress display and the user's callback that the run has ended."""
         self._shown.stop()
         self._tell(lambda callback: callback.stop())
 

@@ -84,8 +84,8 @@ def _command(parsed: argparse.Namespace) -> list[str]:
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Return the rows (mechanisms with options) that the targets name. If all targets are paths, return every mechanism that these
-    files register, with default options.
+    """Return the mechanisms, each with its options, that the targets name. If all targets are paths, return every mechanism that
+    these files register, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -103,15 +103,16 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the given records together with the shipped records of the quickstart. If a run occurs in both, the given record is
-    used."""
+    """Return the given records together with the records that come with the package for the quickstart. If a run occurs in both,
+    the given record is used."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]
 
 
 def place(row: Row, table: Table) -> str:
-    """Return the score of a row in the table, as text, followed by the verdict on it."""
+    """Return the test score of a mechanism (``row``) on the task of the table as text, followed by what the comparison with other
+    mechanisms says. If there is no score, return the reasons."""
     start = f"{row.label} on {table.task['title']}: "
     if row.test is None:
         return start + "; ".join(map(str, row.failures))

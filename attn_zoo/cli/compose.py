@@ -25,7 +25,7 @@ _OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
 
 
 class Composed(NamedTuple):
-    """Config of an experiment and its launcher, and the sweep over several values that the experiment defines."""
+    """Config of an experiment and its launcher. If the experiment defines several runs, ``swept`` has the keys and their values."""
 
     config: DictConfig
     several: bool
@@ -35,7 +35,8 @@ class Composed(NamedTuple):
 
 
 def compose(given: Iterable[Word]) -> Composed:
-    """Return the config of the experiment and the launcher that the words name. The other words are applied later by ``changed``.
+    """Return the config of the experiment and of the launcher that the command-line words ``experiment=NAME`` and ``launch=NAME``
+    select. The words for other settings of runs are not used here; ``changed`` applies them later.
 
     Raises:
         ValueError: an experiment or a launcher has several names.
@@ -61,8 +62,8 @@ def plan(words: Sequence[str]) -> Plan:
     """Return the plan of all runs that a command line asks for.
 
     Args:
-        words: words of the form KEY=VALUE. Values of ``attention`` are rows, such as ``linformer[projected_length=32]``. The word
-            ``-m`` permits several runs.
+        words: words of the form KEY=VALUE. A value of ``attention`` is a mechanism, with options in brackets, such as
+            ``linformer[projected_length=32]``. The word ``-m`` permits several runs.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
@@ -82,7 +83,7 @@ def planning() -> AbstractContextManager[list[str]]:
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
-    """Return the plan of all runs that the words ask for on a composed experiment.
+    """Return the plan of all runs of an experiment, whose config is changed by the words of the command line.
 
     Args:
         given: words of the command line.

@@ -150,8 +150,8 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of the config with the values of the words. Each row must be split into words for its name and its options
-    before.
+    """Return a copy of the config in which each key that a word names has the value of this word. A word like
+    ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
 
     Raises:
         OmegaConfBaseException: there is no such key, or a value has the wrong type.

@@ -14,7 +14,8 @@ _WIDE = 80
 
 
 def describe_keys(kind: type) -> Iterator[str]:
-    """Yield one line of help per key: the field of the dataclass ``kind``, its default and its description."""
+    """Yield one line of help for each field of the dataclass ``kind``: its name, its default and its description. The fields are
+    keys of a command line."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)

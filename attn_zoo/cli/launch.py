@@ -43,7 +43,7 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 
 
 def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
-    """Execute the jobs with the launcher of the settings. Return their records in the order of the plan, with None for a run that
+    """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``, with None for a run that
     another process executes.
 
     If a worker process ends during a run, the run is tried once more, alone. If its worker ends again, the run is recorded as
@@ -51,7 +51,8 @@ def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
-        Exception: an error of the launcher's package: a worker ended before it began a run (``is_death_of_a_worker``), or another.
+        Exception: any error of the launcher's package. If ``is_death_of_a_worker`` is True for it, a worker ended before it began a
+            run.
     """
     plan, kind = plan.without_runs(), kind_of(plan.settings)
     if kind is None:

@@ -49,7 +49,8 @@ def describe(experiments: Mapping[str, type[Grid]]) -> str:
 
 
 def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
-    """Run one experiment whose module is started as a program. Return the exit status, which is 2 for bad input.
+    """Run one experiment and return the exit status, which is 2 for bad input. Modules of experiments call this function when they
+    are started as programs.
 
     Args:
         name: name of the experiment.
@@ -67,10 +68,11 @@ def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
 
 
 def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> int:
-    """Run the experiment that the words select, print its table, and write its figures to the file ``output`` if given.
+    """Run the experiment that the words select, print its table, and write the measured values to the file ``output`` if it is
+    given.
 
-    If that file has an unfinished measurement of the same grid, the command continues it. It also measures what an earlier command
-    had no time for.
+    If this file contains an unfinished measurement with the same settings, the command continues it. It then also measures what an
+    earlier command left out because of its time limit.
 
     Args:
         words: KEY=VALUE words of the command.

@@ -40,7 +40,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Name of the run in messages. For a trial, it contains the values that the search chose."""
+        """Name of the run in messages. For a trial of a search, it contains the values that this trial tests."""
         label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
         if self.tuning is None or self.tuning.trial is None:
             return label
@@ -48,7 +48,7 @@ class Job:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """Return the values that a specification has for the hyperparameters that were searched, as text."""
+    """Return the hyperparameters that are searched, with the values that they have in ``spec``, as text."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
@@ -71,7 +71,8 @@ class Plan:
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """Specifications of the runs. A search has one, with the first value of each range."""
+        """Specifications of the runs. A hyperparameter search has a single one, in which each searched key has the first value of
+        its range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def without_runs(self) -> Plan:
@@ -79,8 +80,8 @@ class Plan:
         return replace(self, jobs=(), study=None)
 
     def begin(self) -> None:
-        """Give this process the working directory, the plugins and the number of threads of the process in which the command was
-        typed.
+        """Prepare a worker process: change to the working directory of the command, load its plugins, and set its number of
+        threads.
 
         Raises:
             FileNotFoundError: the folder or a plugin is not there.
@@ -130,7 +131,8 @@ class Plan:
                 build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
-        """Return the line that is printed at the start: how many runs or trials are to do, and the folder of their records."""
+        """Return the line that is printed first: how many runs or trials there are, how many of them are recorded already, and the
+        folder of their records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))

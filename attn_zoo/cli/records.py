@@ -130,10 +130,11 @@ def _rerun(parsed: argparse.Namespace) -> int:
 
 
 def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
-    """Return ``cells`` different runs, drawn at random, or all runs if there are fewer. Equal records and seed give equal runs.
+    """Return the records of ``cells`` different runs, drawn at random, or of all runs if there are fewer. Equal records and seed
+    give equal runs.
 
-    Trials of a search are excluded, because settings were chosen by them. Runs of another protocol or without a score are excluded
-    too.
+    Trials of a hyperparameter search are excluded, because settings were chosen by their scores. Runs without a score, and runs of
+    a version of attn-zoo with other training rules (``protocol``), are excluded too.
 
     Raises:
         ValueError: there is no such run, or ``cells`` is not above 0.
@@ -155,10 +156,10 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
 
 
 def rerun(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
-    """Repeat the run of a record and yield the differences between the scores as lines of text. Nothing is yielded if there are
-    none.
+    """Repeat the run of a record and yield the differences between the old and the new scores as lines of text. Nothing is yielded
+    if there is no difference.
 
-    The command of the run is executed in a subprocess, which writes its record into the folder ``into``.
+    The command of the run is executed in a subprocess, which writes the new record into the folder ``into``.
 
     Args:
         within: largest difference of the test scores that counts as none; 0 compares all scores bit by bit.

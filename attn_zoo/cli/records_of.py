@@ -17,19 +17,22 @@ FOLDER = "runs"
 
 
 def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_packed: str = ", or a packed file of them") -> None:
-    """Add the option ``--records`` to a parser. ``records_root`` returns the path that it names."""
+    """Add the option ``--records`` to a parser. ``or_packed`` is a part of its help text. ``records_root`` returns the path that
+    the user gives."""
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 
 
 def add_reference(parser: argparse.ArgumentParser, *, default: str = FOLDER) -> None:
-    """Add the options ``--records`` and ``--reference`` to a parser. ``records_root`` returns the path that they name."""
+    """Add the options ``--records`` and ``--reference`` to a parser. ``records_root`` returns the path that the user gives by one
+    of them."""
     add_records(parser, default=default)
     shipped = f"use records that came with the package: {' or '.join(reference.SETS)} (default: the first that is installed)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
 
 
 def records_root(parsed: argparse.Namespace) -> Path:
-    """Return the folder or packed file of records that the command line names. By default it is ``FOLDER``, which may not exist.
+    """Return the path of the records that the command line names: a folder, or a packed file (one file with many records). By
+    default it is ``FOLDER``, which may not exist.
 
     Raises:
         FileNotFoundError: the folder that is named does not exist.
@@ -53,11 +56,11 @@ def records_root(parsed: argparse.Namespace) -> Path:
 
 
 def loaded(root: str | Path) -> list[RunRecord]:
-    """Return the records of a folder or packed file. Damaged files are left out, and a line on standard error names each with the
-    reason.
+    """Return the records of a folder or packed file (one file with many records). Damaged files are left out, and a line on
+    standard error names each of them with the reason.
 
     Raises:
-        NotADirectoryError: ``root`` is a file, and not a packed one.
+        NotADirectoryError: ``root`` is a file but not a packed file.
         RecordError: ``root`` is a damaged packed file.
     """
     records, damaged = Store(root).load()
@@ -66,13 +69,13 @@ def loaded(root: str | Path) -> list[RunRecord]:
 
 
 def name_left_out(damaged: Iterable[Damaged]) -> None:
-    """Print one line on standard error for each file that the tables leave out, with the reason."""
+    """Print one line on standard error for each damaged file of records. The line says that the file is left out, and why."""
     for item in damaged:
         print(left_out(item, "attn-zoo: "), file=sys.stderr)
 
 
 def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
-    """Return a line that names a file which the tables leave out, and the reason."""
+    """Return a line which says that a damaged file of records is left out, and why."""
     return mark + escaped(f"left out, as it is not a complete record: {item.path}: {item.reason}", format)
 
 

@@ -68,11 +68,11 @@ class Study:
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Return the hyperparameter search that a command asks for.
 
-    The command line takes precedence over the config. Several values on the command line are the range of a key. A single value
-    removes the key from the search.
+    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values has these
+    as its range, and a key with one value is not searched.
 
     Args:
-        base: specification of a run with the single values.
+        base: specification of a run, with all values of the config and the command line that are not searched.
         locations: task options that say where data are.
         tuning: search settings of the config.
         given: all words of the command line.
@@ -113,15 +113,15 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
 
 
 def bracketed(study: Study, trial: Trial) -> RunSpec:
-    """Return the specification of the run that a trial of the learning-rate search consists of."""
+    """Return the specification of the run of one trial of a learning-rate search."""
     spec = study.spec({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
     return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)
 
 
 def longer_id(study: Study, trial: Trial) -> str | None:
-    """Return the id of the run that continues this trial on the next rung, with more steps. Return None if there is no further
-    rung."""
+    """Return the id of the run that continues the run of this trial with more steps. Return None if the trial has the maximum
+    number of steps or the second seed."""
     longer = [steps for steps in rungs(study.base.budget.steps) if steps > trial.steps]
     if not longer or trial.second:
         return None
@@ -129,24 +129,24 @@ def longer_id(study: Study, trial: Trial) -> str | None:
 
 
 def bracket_rates(study: Study) -> list[float]:
-    """Return the learning rates that a bracketed search always tries, whatever the results are."""
+    """Return the learning rates that a learning-rate search (``tuning.sampler=bracket``) always tries, whatever the results are."""
     return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
-    """Return the results of a bracketed search, by trial, from the records of its trials."""
+    """Return the results of a learning-rate search (``tuning.sampler=bracket``) by trial. ``records`` are those of its trials."""
     return {trial_of(study, record): _result(record) for record in records}
 
 
 def trial_of(study: Study, record: RunRecord) -> Trial:
-    """Return the trial of a bracketed search that a record belongs to."""
+    """Return the trial of a learning-rate search (``tuning.sampler=bracket``) that a record belongs to."""
     budget = record.spec.budget
     return Trial(budget.learning_rate, budget.steps, record.spec.seed != study.base.seed)
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Return the record of the best learning rate of a bracketed search. Of the trials at this rate, it is the one with the most
-    steps."""
+    """Return the record of the best trial of a learning-rate search (``tuning.sampler=bracket``). Of the trials at the best rate,
+    it is the one with the most steps."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
     own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)

@@ -13,14 +13,16 @@ APART = 0.20
 
 
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:
-    """Return how many seeds a row has on a task: five for main rows and controls, three for others.
+    """Return with how many seeds a mechanism must be trained on a task: with five if it is a main one or a control, otherwise with
+    three. Controls are networks that cannot select tokens by content.
 
-    Another row also has five if one of its first three scores is clearly above the best control. Any row has ten if its first five
-    scores differ by more than ``APART``.
+    A mechanism with three seeds gets five if the best of their scores is above that of the best control by more than ``LEAVES``, or
+    if no control has a score. Any mechanism gets ten if the highest and the lowest of its first five scores differ by more than
+    ``APART``.
 
     Args:
         scores: validation scores of the first seeds, in the order of the seeds, from 0 to 1; 0 for a run without a score.
-        main: True for controls and for the rows that the experiment names as main rows.
+        main: True for controls and for the mechanisms that the experiment names as main rows.
         control: best validation score of a control on the task; None if no control has one.
     """
     leaves = len(scores) >= FEW and (control is None or max(scores[:FEW]) > control + LEAVES)

@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def transplant_command(words: Sequence[str]) -> int:
-    """Replace attentions as the words say, or read the records that they name, and print the table.
+    """Replace the attention of a trained encoder as the words say, or read earlier results from the files that the words name.
+    Print a table of the results.
 
     Returns:
         The exit status: 1 if a student failed, otherwise 0. After an interrupt, finished trials are in the file ``output``.

@@ -42,11 +42,11 @@ class Word(NamedTuple):
 
     @property
     def swept(self) -> bool:
-        """True if the word has several values."""
+        """True if the word has several values, such as ``seed=0,1,2``."""
         return isinstance(self.value, Sweep)
 
     def values(self) -> list[Any]:
-        """Return the values of the word as a list. A range does not contain its stop.
+        """Return the values of the word as a list. A range does not contain its end: ``range(1,4)`` gives 1, 2 and 3.
 
         Raises:
             ValueError: the values are an interval, which cannot be listed.
@@ -94,7 +94,7 @@ def read_word(word: str) -> Word:
     """Return the key and the value of a word.
 
     Raises:
-        ValueError: the word is not of the form KEY=VALUE, or a row in it is wrong.
+        ValueError: the word is not of the form KEY=VALUE, or its value is not a valid mechanism with options.
     """
     try:
         read = OverridesParser.create().parse_override(quote_rows(word))
@@ -118,7 +118,8 @@ def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[
 
     Raises:
         UnknownNameError: a run has no such setting.
-        ValueError: a word is not of the form KEY=VALUE, a name is none, or a key is of Hydra's launchers.
+        ValueError: a word is not of the form KEY=VALUE, a value that must be a name is something else, or a key belongs to Hydra's
+            own launchers and sweepers.
     """
     return [_checked(read_word(word), word, further) for word in words]
 
@@ -140,11 +141,12 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
 
 
 def unfolded(words: Iterable[Word]) -> list[Word]:
-    """Return the last word of each key, with rows split into words: one for the name of the mechanism and one per option. Names
-    come first.
+    """Return the last word of each key. A word like ``attention=linformer[projected_length=32]`` is split into one word for the
+    name of the mechanism and one per option. The words with names of the mechanism and the task come first.
 
     Raises:
-        ValueError: a row is wrong, or an option or the implementation is given in the row and by a key as well.
+        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice: with the
+            mechanism and by a key of its own.
     """
     last = {word.key: word for word in words}
     names = [word._replace(key=f"{word.key}.name") for key in ("attention", "task") if (word := last.pop(key, None))]
@@ -160,11 +162,12 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 
 def quote_rows(word: str) -> str:
-    """Return the word KEY=VALUE with quotes around each row in its value. A row that lists alternatives becomes one row for each of
-    them. Any other word is returned unchanged.
+    """Return the word KEY=VALUE with quotes around each mechanism with options, such as ``linformer[projected_length=32]``. If an
+    option has several values in the brackets, the mechanism is repeated once for each of them. A word without mechanisms is
+    returned unchanged.
 
     Raises:
-        ValueError: a part of the value is not a row.
+        ValueError: a part of the value is not a mechanism with options.
     """
     key, equals, value = word.partition("=")
     if key not in _ROWS or not equals or value.startswith(("choice(", "glob(")):

@@ -84,9 +84,6 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
     Args:
         name: one of ``LEVELS``.
         task: task whose model is built for the name ``model``. Its inputs must be sequences, and its length is replaced.
-
-    Args:
-        task: task with sequences as inputs, for the scope ``model``. The length of the task is replaced.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)

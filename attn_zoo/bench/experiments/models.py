@@ -66,15 +66,6 @@ def build_model(name: str, role: str, row: RowName, depth: int, size: int, lengt
         depth: number of layers of BERT.
         size: side of an image in pixels, for ``vit``.
         length: number of tokens, for ``bert`` and ``generation``.
-
-    Args:
-        name: ``vit``, ``bert`` or ``generation``.
-        role: ``before`` for the original attention, or ``after`` for attention that is replaced by ``row``. For ``generation``,
-            both use ``row``; a third role, ``softmax``, is the original decoder with a cache of keys.
-        row: mechanism with its options.
-        depth: number of layers.
-        size: side of an image in pixels.
-        length: number of tokens.
     """
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":

@@ -65,7 +65,8 @@ def _projections(parsed: argparse.Namespace) -> int:
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
-    """Return the errors of one model together with its inputs, as plain data."""
+    """Return the errors that were measured for one model, with a description of the model and its inputs, as a dictionary for
+    JSON."""
     by_head = {kind: errors.errors[kind].mean(dim=(1, 3)).flatten(1) for kind in Kind}
     return {
         "model": subject.name,
