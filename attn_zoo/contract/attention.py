@@ -35,13 +35,15 @@ OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
 class Attention(nn.Module, Generic[OptionsT]):
     """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to one output per query.
 
-    This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each further
-    implementation ``x`` on its card. Both may assume that shapes fit the geometry and that padded keys and values hold zeros.
-    Afterwards this class sets the outputs of an example without any valid key to zero. Outputs at padded *queries* are left to the
-    caller. A mechanism that declares ``stepwise`` also implements ``initial_state`` and ``advance``.
+    This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each
+    further implementation ``x`` on its card. These methods may assume that shapes fit the geometry and that padded keys and
+    values hold zeros. After the call of ``attend``, this class sets the outputs of an example without any valid key to zero.
+    Outputs at padded *queries* are left to the caller. A mechanism that declares ``stepwise`` also implements ``initial_state``
+    and ``advance``.
 
-    ``definition``, with the signature of ``attend``, is the equation in a few simple lines, without dropout. It computes the n × n
-    weights, or loops over positions. Readers and tests use it as the reference: the conformance tests compare ``attend`` with it.
+    ``definition``, with the signature of ``attend``, is the equation in a few simple lines, without dropout. It computes the n ×
+    n weights, or loops over positions. Readers and tests use it as the reference: the conformance tests compare ``attend`` with
+    it.
 
     Args:
         geometry: sizes that the surrounding model fixes, such as the numbers of heads and keys.
@@ -121,8 +123,8 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return one warning for each option that runs but makes the mechanism useless. By default these are the warnings of
-        ``saturates``.
+        """Return one warning for each option that runs but makes the mechanism useless. By default the class attribute
+        ``saturates`` lists them: options that must be smaller than the number of keys.
         """
         n = geometry.keys
         return tuple(
@@ -146,10 +148,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place. If the number of queries was equal to it, that changes, too.
+        """Change the number of keys to ``length``, in place. If the numbers of queries and keys were equal, change both.
 
-        A mechanism overrides this method if it stores weights by position. Such parameters are replaced, so create the optimiser
-        afterwards.
+        A mechanism overrides this method if it stores weights by position. These weights are replaced by new parameters, so
+        create the optimiser afterwards.
 
         Raises:
             ValueError: the length is not a positive whole number.
@@ -161,8 +163,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """Return a copy of the geometry with ``length`` keys. If there were as many queries as keys, it has ``length`` queries,
-        too.
+        """Return a copy of the geometry with ``length`` keys. If the numbers of queries and keys were equal, the copy also has
+        ``length`` queries.
 
         Raises:
             ValueError: the length is not an integer of at least 1.

@@ -115,11 +115,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Extra projection of the tokens that a layer makes for a mechanism, beside queries, keys and values.
+    """Further projection of the tokens, which a layer makes for a mechanism beside queries, keys and values.
 
-    ``of`` states whose tokens are projected, and ``first`` how many of them (None: all). ``starts_as`` names the projection of the
-    layer from which it is copied at first. ``attend`` gets it as the keyword argument ``name``, of shape (batch, heads, length or
-    first, head_dim).
+    ``of`` states whose tokens are projected: those of the queries or those of the keys. Only the first ``first`` tokens are
+    projected, or all if ``first`` is None. The weights start as a copy of the layer's projection that ``starts_as`` names.
+    ``attend`` gets the projected tokens as the keyword argument ``name``, of shape (batch, heads, length or first, head_dim).
     """
 
     name: str

@@ -80,8 +80,8 @@ class LengthMap(nn.Module):
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Change the number of positions of the map to ``length``, and interpolate ``weight``. Maps without such weights override
-        this method.
+        """Change the number of positions of the map to ``length``, and interpolate ``weight``. Maps without a matrix ``weight``
+        override this method.
         """
         resampled, self.length = resample(self.matrix, length), length
         self.scale = 1.0 if self.scale == 1 else length**-0.5
@@ -184,7 +184,8 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
     Args:
         maps: the maps along the length.
         head_dim: number of channels per head.
-        compare: function of a number of heads and of compressed keys. It returns the forward and the backward FLOPs of attention.
+        compare: function of two numbers, of heads and of compressed keys. It returns the FLOPs of attention to these keys in the
+            forward and in the backward pass.
     """
     flops = backward = parameters = 0
     for map_ in maps:

@@ -21,7 +21,7 @@ def softmax_over_valid(
     """Return the softmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
 
     ``allowed`` broadcasts against ``scores``; None allows everything. If sinks are given, the second axis of ``scores`` must be
-    that of heads, and ``allowed`` must hold every key.
+    that of heads, and the last axis of ``allowed`` must have as many entries as that of ``scores``.
     """
     if sinks is not None:
         sink = sinks.to(scores.dtype).view(-1, *[1] * (scores.dim() - 2)).expand(*scores.shape[:-1], 1)
@@ -68,8 +68,9 @@ def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | 
     """Return weighted sums divided by the sums of their weights. Return zeros if all weights are zero.
 
     If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of the
-    smallest normal number. Its square, by which the gradient divides, is then not zero, and the gradient stays finite. Only causal
-    rows of inputs far from unit scale come near this limit. In such a row, the largest feature differs from that of every past key.
+    smallest normal number. Its square, by which the gradient divides, is then not zero, and the gradient stays finite. A sum of
+    weights comes near this limit only in causal attention with inputs far from unit scale, and only for a query whose largest
+    feature is not the largest one of any past key.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]

@@ -153,19 +153,20 @@ def length_rules(options: type) -> Mapping[str, LengthRule]:
 def added_later(default: Any) -> Any:
     """Return a dataclass field for an option that was added after runs had already been recorded without it.
 
-    Its default must not change any result. A spec leaves the option out if it has its default, so older records keep their ids.
+    Its default must not change any result. The description of a run leaves the option out if it has its default, so the id of an
+    older run, which is computed from the description, does not change.
     """
     return field(default=default, metadata={_LATER: True})
 
 
 def left_out(option: Field[Any], value: object) -> bool:
-    """Return True if a spec leaves this option out, because it was added later and ``value`` is its default."""
+    """Return True if the description of a run leaves this option out, because it was added later and ``value`` is its default."""
     return bool(option.metadata.get(_LATER)) and value == option.default
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """Return options as a dictionary of plain values. An enum member becomes its name. An ``added_later`` option that has its
-    default is left out.
+    """Return options as a dictionary of plain values. An enum member becomes its name. An option that was declared with
+    ``added_later`` is left out if it has its default.
     """
     plain = {}
     for option in fields(options):

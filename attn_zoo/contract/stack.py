@@ -16,7 +16,8 @@ from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
-    """Mechanism whose options can differ from layer to layer, or whose layers can all use the maps of the first layer.
+    """Mechanism whose options can differ from layer to layer, or whose layers can all use the maps of the first layer. Maps are
+    modules that compress keys and values along the length, such as E and F of Linformer.
 
     ``join`` tells a mechanism the number of its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and
     ``shares_maps`` if their options allow it.
@@ -27,7 +28,9 @@ class StackedAttention(Attention[OptionsT]):
 
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
-        """Return new maps along the length for one layer, to be used by this layer alone. Each mechanism overrides this method."""
+        """Return new maps for one layer, which no other layer uses. Maps compress keys and values along the length. Each
+        mechanism overrides this method.
+        """
         raise NotImplementedError("a subclass of StackedAttention must have a method make_maps")
 
     def by_layer(self) -> Sequence[Any]:
@@ -38,20 +41,23 @@ class StackedAttention(Attention[OptionsT]):
 
     @property
     def shares_maps(self) -> bool:
-        """True if all layers use the maps of the first layer."""
+        """True if all layers use the maps of the first layer, which compress keys and values along the length."""
         return False
 
     @property
     def owner(self) -> StackedAttention:
-        """Layer that holds the maps of this layer: the first layer of the stack if maps are shared, else this layer itself."""
+        """Layer that holds the maps that this layer uses to compress keys and values: the first layer of the stack if maps are
+        shared, else this layer itself.
+        """
         return self._owner[0] if self._owner else self
 
     def check_joined(self) -> None:
         """Raise an error if this layer cannot be called yet.
 
         Raises:
-            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. Or another layer
-                resized the shared maps, and this one was not resized. The message names the function to call.
+            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. Or the maps
+                that layers share were resized by another layer, and this layer was not resized. The message names the function to
+                call.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
@@ -65,7 +71,8 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Raise an error if the layers of a stack cannot share maps, or if the options do not give one value for each layer.
+        """Raise an error if the layers of a stack cannot share maps (which compress keys and values along the length), or if the
+        options do not give one value for each layer.
 
         Raises:
             ValueError: the options have values for another number of layers.
@@ -93,8 +100,8 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set the options of this layer, which is number ``layer`` of ``stack``. If layers share maps, use the maps of the first
-        layer.
+        """Set the options of this layer, which is number ``layer`` of ``stack``. If layers share maps (which compress keys and
+        values along the length), use the maps of the first layer.
         """
         if len(options := self.by_layer()) > 1:
             self.options, like = options[layer], next(iter(self.own_maps.state_dict().values()), torch.empty(0))

@@ -307,15 +307,16 @@ class Task(ABC):
 
     @property
     def generated(self) -> bool:
-        """True if all examples are drawn with the option ``data_seed``. Runs that train until a criterion then draw their data with
-        their own seed.
+        """True if all examples are generated from the option ``data_seed``. A run that trains until a criterion is met then uses
+        the seed of the run instead.
         """
         return False
 
     @property
     def criterion(self) -> str:
-        """Name of the examples on which a run that trains until a criterion is stopped: ``validation``. A task whose test examples
-        differ from these overrides this property and says how.
+        """Name of the examples whose score decides when a run that trains until a criterion is met may stop. By default this is
+        ``validation``. A task whose test examples differ in kind, such as longer ones, overrides this property and describes its
+        validation examples.
         """
         return "validation"
 

@@ -29,8 +29,9 @@ KEPT_CALLS = 64
 
 @dataclass
 class EarlierState:
-    """Buffers of a module before a training call. It also records whether the call was repeated, and whether a call with other
-    buffers drew the same number.
+    """Buffers of a module before a training call. Each call draws a random number, by which a repetition of the call is
+    recognised. The state also records whether the call was repeated, and whether an earlier call drew the same number with other
+    buffers.
     """
 
     buffers: dict[str, Tensor]
@@ -38,15 +39,18 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Update this state when it replaces ``before``, the state of an earlier call that drew the same number. If that call was
-        repeated, its backward pass is over.
+        """Set ``doubtful`` when this state replaces ``before``, the state of an earlier call that drew the same random number. It
+        becomes True if a repetition could belong to either call and their buffers differ. If the earlier call was repeated
+        already, its backward pass is over, and no doubt is left.
         """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)
 
 
 class EarlierStates(dict[int, EarlierState]):
-    """States before the latest training calls, indexed by the number that each call drew. Copies and pickles are empty."""
+    """States of a module before its latest training calls. The key of each state is the random number that its call drew. Copies
+    and pickles are empty.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStates, ()
@@ -55,16 +59,17 @@ class EarlierStates(dict[int, EarlierState]):
 @untraced
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
-    """Save the buffers that ``module.written`` names. If the call is a repetition, set them to their values from before the first
+    """Prepare a training call that changes buffers of the module, which are those that ``module.written`` names. A first call
+    saves their values. A repetition, as by gradient checkpointing, sets the buffers to the values that they had before the first
     call.
 
     Every call within a backward pass counts as a repetition.
 
     Returns:
-        The buffers that ``end_training_call`` must restore. There are none unless the call is a repetition.
+        For a repetition, the present buffers by name, which ``end_training_call`` must restore. Otherwise an empty dictionary.
 
     Raises:
-        UnsupportedError: the call is a repetition, and the state before it is not known.
+        UnsupportedError: the call is a repetition, and the values before the first call are not known.
     """
     present = {name: module.get_buffer(name) for name in module.written}
     if any(buffer.is_meta for buffer in present.values()):

@@ -25,7 +25,8 @@ class ImageClassifier(nn.Module):
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         output_gate: argument of ``MultiHeadAttention``, in every block.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the blocks use in turn.
-            ``options`` and ``implementation`` are as in ``RowName``.
+            ``options`` are its options by name, and ``implementation`` is the name of its implementation. For a hybrid, see
+            ``attn_zoo.rows``.
 
     Raises:
         ValueError: the pattern of a hybrid is longer than there are blocks with separate weights.

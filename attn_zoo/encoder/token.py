@@ -62,16 +62,18 @@ class TokenEncoder(nn.Module):
         length: number of positions of the longest sequence, without the class token.
         class_token: if True, a learned token is put in front.
         causal: if True, position i attends to positions up to i only.
-        shared_weights: if True, one block is applied ``depth`` times. Options with one value per layer count it as one layer.
+        shared_weights: if True, one block is applied ``depth`` times. An option with one value per layer must then have one
+            value.
         reuse_keys: if True, all applications use the keys and values of the first one. The others then project queries only.
         short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers use in turn.
-            ``options`` and ``implementation`` are as in ``RowName``.
+            ``options`` are its options by name, and ``implementation`` is the name of its implementation. For a hybrid, see
+            ``attn_zoo.rows``.
 
     Raises:
-        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or the pattern of a hybrid is
-            longer than there are layers with separate weights.
+        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or the pattern of a hybrid
+            is longer than there are layers with separate weights.
         UnsupportedError: ``reuse_keys`` is set, but queries and keys of the mechanism share one projection.
     """
 

@@ -65,9 +65,9 @@ class OnceDifferentiable(Function):
 def once_differentiable(backward: Backward) -> Backward:
     """Return the function ``backward`` changed so that second derivatives raise an error.
 
-    Gradients are computed without a graph. With ``create_graph=True``, a node then joins them to the tensors on which they depend.
-    This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at once (``is_grads_batched``,
-    ``vectorize``) raise an error, because kernels write into new tensors.
+    Gradients are computed without a graph. With ``create_graph=True``, a graph node is then added between the gradients and the
+    tensors on which they depend. This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at
+    once (``is_grads_batched``, ``vectorize``) raise an error, because kernels write into new tensors.
     """
 
     @wraps(backward)
@@ -176,7 +176,7 @@ def refuse_batches(*gradients: Tensor | None) -> None:
     """Raise an error if a backward pass is called with several gradients of the outputs at once.
 
     Raises:
-        UnsupportedError: ``torch.func.vmap`` or the one of torch.autograd reached this kernel's backward pass.
+        UnsupportedError: ``torch.func.vmap``, or the vmap of torch.autograd, reached this kernel's backward pass.
     """
     several = TransformType.Vmap in {level.key() for level in _functorch.get_interpreter_stack() or ()}
     if several or any(g is not None and _functorch.is_legacy_batchedtensor(g) for g in gradients):

@@ -36,7 +36,7 @@ def answers(
 
     Args:
         operator: name of the operator in flash-linear-attention.
-        *gates: log gates or writing strengths, whose dtype does not change.
+        *gates: log gates, or the strengths β with which tokens are written to the memory. Their dtype does not change.
         **settings: keyword arguments of the kernel.
 
     Raises:
@@ -52,10 +52,11 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i. The features φ are given by their logarithms.
+    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, multiplied by an unknown positive factor for each i. The features φ are
+    given by their logarithms.
 
-    The sums are computed as gated linear attention. They are relative to the highest feature of the keys so far. When that rises,
-    the gate scales the sums down.
+    The sums are computed as gated linear attention. They are relative to the highest feature of the keys so far. When this
+    maximum rises, the gate scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)

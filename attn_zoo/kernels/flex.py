@@ -47,9 +47,10 @@ def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, head
     """Return the tables of blocks at length ``n``. They are built once for each length, device and ``fixed_by``.
 
     Args:
-        fixed_by: cache key, equal for equal pairs. Tensors in it are compared by identity.
-        pairs: function that builds the mask function.
-        heads: number of heads; 1 if all heads have the same pairs.
+        fixed_by: cache key. Equal keys must mean that the same pairs of query and key are visible. Tensors in the key are
+            compared by identity.
+        pairs: function that returns the mask function, which tells visible pairs.
+        heads: number of heads; 1 if the same pairs are visible in all heads.
     """
     from torch._guards import detect_fake_mode
 

@@ -34,7 +34,9 @@ def classification_table(found: Mapping[str, Any], format: str = "terminal") -> 
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
-    """Return the mean accuracy of a row over the given tasks, by seed. Seeds without results on all of these tasks are left out."""
+    """Return, for each seed, the mean accuracy of a row over the given tasks. Seeds without results on all of these tasks are
+    left out.
+    """
     done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
     return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
 

@@ -77,8 +77,8 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return ``mean_hidden`` of each passage, divided by its length. This is the sentence embedding of all-MiniLM and similar
-    models.
+    """Return the vector ``mean_hidden`` of each passage, divided by its Euclidean length. This is the sentence embedding of
+    all-MiniLM and similar models.
     """
     return F.normalize(mean_hidden(model, passages), dim=-1)
 

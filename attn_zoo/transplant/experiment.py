@@ -46,10 +46,10 @@ def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
 def check(
     teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[Start], setting: Setting, *, padded: bool
 ) -> list[bool]:
-    """Check that a student of every candidate can be built.
+    """Check that a student (a copy of the teacher with another mechanism) can be built from every candidate.
 
     Args:
-        padded: True if there are padded passages beside those of ``setting.short``.
+        padded: True if there are padded passages apart from the training passages that ``setting.short`` shortens.
 
     Returns:
         For each candidate, True if it has matrices E and F to initialise, in at least one layer of a hybrid.
@@ -73,8 +73,8 @@ def check(
 
 
 class Bench:
-    """Runner of all trials. It computes the teacher's attention outputs, embeddings and second moments once, and uses them for each
-    trial.
+    """Runner of all trials. It computes the teacher's attention outputs, embeddings and second moments of the keys once, and uses
+    them for each trial.
 
     Args:
         trials: all trials to run.
@@ -107,8 +107,8 @@ class Bench:
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Run the trials, and yield one point of plain data for each. If a trial diverged, its point has a reason in ``failed`` and
-        the stages before.
+        """Run the trials, and yield the result of each trial as plain data, called a point. If a trial diverged, ``failed`` of
+        its point holds the reason, and ``stages`` holds the stages that were completed.
 
         A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """

@@ -22,7 +22,9 @@ from attn_zoo.transplant.training import DivergedError
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences with a label ``same``, which is True for paraphrases, and None without a label."""
+    """Two sentences with a label ``same``, which is True for paraphrases, False for other pairs, and None if the pair has no
+    label.
+    """
 
     first: str
     second: str
@@ -31,8 +33,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality measures of one model at one stage. A measure is None if there are no data for it, or if all similarities
-    are equal.
+    """Quality measures of one model at one stage of a trial: after the swap of the mechanism, after distillation, or after
+    fine-tuning. A measure is None if there are no data for it, or if all similarities are equal.
     """
 
     spearman: float | None
@@ -55,8 +57,8 @@ class Exam:
     Args:
         teacher: model whose embeddings are the reference.
         passages: test passages. Passages 2 i and 2 i + 1 are consecutive in a text.
-        pairs: sentence pairs, first all first sentences, then all second ones. None without pairs.
-        same: label of each pair, True for paraphrases. None without labels.
+        pairs: sentence pairs, first all first sentences, then all second ones. None if there are no pairs.
+        same: label of each pair, True for paraphrases. None if there are no labels.
     """
 
     def __init__(self, teacher: Any, passages: Passages, pairs: Passages | None, same: list[bool] | None) -> None:

@@ -23,7 +23,9 @@ _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denor
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new record without points. ``reference``, the quality of the teacher, is filled in later."""
+    """Return a new record without points, which are the results of trials. Its ``reference``, the quality of the teacher, is
+    filled in later.
+    """
     attending = sites(teacher.model)
     return {
         "schema": SCHEMA,
@@ -66,13 +68,13 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record to continue. If the file ``path`` exists, this is its record without failed points; otherwise it is
-    ``wanted``.
+    """Return the record to continue. If the file ``path`` exists, return its record without the points (results of trials) that
+    failed. Otherwise return ``wanted``.
 
-    Candidates may differ, so a later command can add to the file.
+    The file may hold points of other candidates, so a later command can add to it.
 
     Args:
-        wanted: record without points.
+        wanted: new record without points.
 
     Raises:
         ValueError: the file is not a record of a transplant, or its setting, data, teacher, machine or commit differ.

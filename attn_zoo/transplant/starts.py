@@ -21,8 +21,8 @@ from attn_zoo.transplant.passages import Passages
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """Return the second moments E[K Kᵀ] of the keys for each head and layer, in float64. Entry (i, j) is a mean over the passages
-    in which both positions are real.
+    """Return the second moments E[K Kᵀ] of the keys for each head and layer, in float64. Entry (i, j) is the mean of kᵢ·kⱼ over
+    the passages in which positions i and j hold real tokens.
     """
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)

@@ -34,7 +34,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """Label of the row, with a mark for a control."""
+        """Label of the row. It ends with ``(c)`` if the mechanism is a control, which cannot select tokens by content."""
         return f"{self.label} (c)" if self.control else self.label
 
     def values(self, stage: str, name: str) -> list[float]:
@@ -55,7 +55,9 @@ class Row:
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the points of a record as rows, grouped by candidate and initialisation, in the order of the points."""
+    """Return the points of a record (results of trials) as rows of a table, grouped by candidate and initialisation, in the order
+    of the points.
+    """
     groups = grouped(((point["label"], point["init"]), point) for point in points)
     return [
         Row(

@@ -81,8 +81,8 @@ def distil(
 
 @torch.no_grad()
 def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -> list[float]:
-    """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the output Y of every attention module, on the teacher's inputs
-    and over real tokens.
+    """Return, for every attention module, the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of its output Y. It is computed on the
+    teacher's inputs, over real tokens.
     """
     errors = []
     for site, of in zip(sites(student), answers, strict=True):

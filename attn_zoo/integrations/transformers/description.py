@@ -70,8 +70,8 @@ def set_directions(config: Any, causal: Iterable[bool]) -> None:
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Return a list of the directions of the mechanisms with this configuration: True for causal, False for
-    bidirectional, or both.
+    """Return which directions occur among the mechanisms of a model with this configuration. The list has False if some are
+    bidirectional, and True if some are causal.
     """
     return list(_read(config).get("causal", ()))
 

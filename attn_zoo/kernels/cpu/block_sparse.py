@@ -100,8 +100,8 @@ def summary_blocks(n: int, block: int, summary: int) -> int:
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """Return the FLOPs for one example, forward and backward. The backward pass computes scores again, and gradients of both
-    factors.
+    """Return the FLOPs of attention between blocks for one example, forward and backward. The backward pass computes the scores
+    again, and then the gradients of both factors of each product.
 
     ``block_pairs`` is the number of pairs of a block of queries and a block of keys.
     """

@@ -44,7 +44,9 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Return the weights p, computed again, and u = p^(2-α). One of the two overwrites the scores."""
+    """Return the weights p, computed again, and u = p^(2-α), which ``scores_gradient_`` needs. One of these two results
+    overwrites the scores.
+    """
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
         return rest.exp_(), rest

@@ -39,9 +39,11 @@ class LogFeatureMap(Protocol):
 def average_over_features(
     log_map: LogFeatureMap | None, directions: Float[Tensor, "m d"], query: Queries, key: Keys, value: Keys, key_valid: KeyValid
 ) -> Queries:
-    """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Inputs x of the features are scaled by d^-1/4.
+    """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Queries and keys are multiplied by d^-1/4 before their features
+    are computed.
 
-    The inputs are saved for the backward pass, and an average and a log-sum-exp for each feature and head.
+    Saved for the backward pass are the inputs and, for each feature and head, a weighted mean of the values and the log of the
+    sum of the feature over the keys.
 
     Args:
         log_map: map to log features; None means ℓ = ω·x - |x|²/2, the features of the softmax kernel.

@@ -47,8 +47,8 @@ class Rule:
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Return the bucket of each position in each round, which is the argmax over [x R; -x R]. With several radices, the bucket is a
-    number with one digit per radix, from radix / 2 columns of R.
+    """Return the bucket of each position in each round. With a single radix, the bucket is the argmax over [x R; -x R]. With
+    several radices, the bucket is a number with one digit per radix. Each digit is such an argmax, with radix / 2 columns of R.
     """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
@@ -102,8 +102,8 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward. The backward pass computes scores again, and
-    gradients of both factors.
+    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward. The backward pass computes the scores again,
+    and then the gradients of both factors of each product.
     """
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2

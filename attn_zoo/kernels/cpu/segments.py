@@ -33,8 +33,8 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """Return the division into segments of this length with this memory. Both are first limited: a segment to the length of the
-        sequence, and the memory to the segments before the last.
+        """Return the division into segments of this length with this memory. A segment is at most as long as the sequence, and
+        the memory at most as long as all segments before the last.
         """
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
@@ -63,8 +63,8 @@ class Segmentation:
 
 
 class Distances(NamedTuple):
-    """Inputs of the scores by distance. The rows of ``keys`` belong to descending distances, starting with ``width - 1``, the
-    largest.
+    """Tensors from which the scores by distance are computed: a key for each distance, and the biases u (``content_bias``) and v
+    (``position_bias``). The rows of ``keys`` belong to descending distances, starting with ``width - 1``, the largest.
     """
 
     keys: Float[Tensor, "heads distances head_dim"]
@@ -77,8 +77,9 @@ def attend_segments(
 ) -> Queries:
     """Return the outputs of softmax attention from each query to the valid keys of its segment and of the memory before it.
 
-    Scores are ((q + u)·k + (q + v)·r) / √head_dim, where r belongs to the distance between q and k. Without ``distances`` they are
-    q·k / √head_dim. If no key is valid, outputs are zeros. Only the inputs and dropout masks are saved for the backward pass.
+    Scores are ((q + u)·k + (q + v)·r) / √head_dim, where r is the key of the distance between query and key, and u and v are
+    biases (see ``Distances``). Without ``distances`` they are q·k / √head_dim. If no key is valid, outputs are zeros. Only the
+    inputs and dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -88,8 +89,8 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_segments`` for one example, forward and backward. The backward pass computes scores again, and
-    gradients of both factors.
+    """Return the FLOPs of ``attend_segments`` for one example, forward and backward. The backward pass computes the scores again,
+    and then the gradients of both factors of each product.
     """
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
@@ -98,8 +99,9 @@ def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tu
 def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> Float[Tensor, "*front rows width"]:
     """Return scores by distance rearranged to scores by key (relative shift), as a view of contiguous memory.
 
-    Row i needs the ``width`` distances after the first ``rows - 1 - i``. A row stride that is shorter by one shifts each row by
-    one. If causal, the last columns of a row then lie in the next row. They belong to future keys, which are masked.
+    Row i of the result holds ``width`` scores of row i of ``by_distance``, from column ``rows - 1 - i`` on. A row stride that is
+    shorter by one gives these columns. If causal, the last columns of a row then lie in the next row. They belong to future keys,
+    which are masked.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()

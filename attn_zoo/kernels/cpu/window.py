@@ -24,7 +24,7 @@ SMALLEST_BLOCK = 16
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
     """Return the tiles that cover a window of ``left`` keys before and ``right`` keys after each query. A tile is a range of
-    queries and the range of keys that any of them sees.
+    queries and the range of all keys that these queries see.
 
     A range of queries is an eighth as long as the window, so tiles hold an eighth more pairs than the window.
     """
@@ -38,7 +38,8 @@ def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int
     """Return the FLOPs per head and per channel, forward and backward, of attention to the keys in the window and to ``extra``
     global keys.
 
-    The forward pass computes scores and weighted sums. The backward pass computes scores again and the gradients of all factors.
+    The forward pass computes scores and weighted sums. The backward pass computes the scores again, and then the gradients of
+    both factors of each product.
     """
     flops = 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
     return flops, 5 * flops // 2
@@ -57,12 +58,12 @@ def banded_attention(
     right: int,
     dropout: float,
 ) -> Queries:
-    """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra keys.
-    If there are none, the output is zero.
+    """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra
+    keys. If a query has no such key, its output is zero.
 
     Keys that are False in ``valid`` have no weight. Extra keys within the window must be False in ``valid``, because they would
     count twice otherwise. ``valid`` and ``extra_valid`` are given together. None for both means that all keys are valid. Only the
-    inputs, both masks and dropout masks are saved for the backward pass.
+    inputs, ``valid``, ``extra_valid`` and the dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
@@ -98,8 +99,8 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """Return the outputs of ``banded_attention`` for the positions after the first ``extra`` ones, which are global keys. It is
-    applied separately to each residue class of the dilation.
+    """Return the outputs of ``banded_attention`` for the positions after the first ``extra`` positions, whose keys are global.
+    Positions with equal remainders modulo the dilation form separate sequences.
     """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
