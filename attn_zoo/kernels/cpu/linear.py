@@ -28,7 +28,7 @@ class Features(Protocol):
         """Return the features φ(x) in a new tensor."""
 
     def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """Return the gradient of x, given φ(x) and the gradient of φ(x). This method may overwrite ``features`` and ``gradient``."""
+        """Return the gradient of x, given φ(x) and the gradient of φ(x). ``features`` and ``gradient`` may be overwritten."""
 
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
