@@ -42,7 +42,7 @@ def leaderboard(
         overview: show only one table of scores, with one row per mechanism and one column per task (in the terminal a heat map).
             CSV and JSON are not affected.
         by: order of rows, one of ``ORDERS``.
-        equal: budgets at which rows are compared, by cost; see ``tables``.
+        equal: budgets at which configurations are compared, by cost (``time``, ``FLOPs`` or ``memory``); see ``tables``.
         at: training times in seconds. For each, the best validation score reached by then is shown as well.
         seeds: show the score of every seed as well.
         costs: files written by ``attn-zoo measure experiment=counted``, whose costs are shown beside the heat map of the terminal.
@@ -52,8 +52,8 @@ def leaderboard(
         legend: explain the columns in the terminal.
 
     Raises:
-        ValueError: the format or the order is unknown, a time or budget is not a number above 0, or a file of costs is of another
-            kind.
+        ValueError: the format or the order is unknown, a time or budget is not a number above 0, or a file in ``costs`` was not
+            written by this experiment.
         OSError: a file of costs cannot be read, or ``root`` is neither a folder nor a packed file.
     """
     check_text("format", format, FORMATS)

@@ -39,9 +39,9 @@ class Averages:
 def averages(tables: Sequence[Table]) -> Averages:
     """Return the average score of each row over all tasks whose metric is accuracy or F1.
 
-    A row is averaged over the seeds that all its tasks share. It has no average if it lacks one of the tasks, or if a seed failed.
-    It has none either if its tasks share fewer than ``SEEDS`` seeds, unless every task has exactly these seeds. If fewer than two
-    rows have an average, none is returned.
+    A row is averaged over the seeds that all its tasks share. A row has no average if it lacks one of the tasks, or if a seed
+    failed. All its tasks must share at least ``SEEDS`` seeds; fewer are enough if every task was run with exactly the shared
+    seeds. If fewer than two rows have an average, no averages are returned.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)

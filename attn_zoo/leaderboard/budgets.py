@@ -30,7 +30,7 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
     """Return for each recorded cost (time, FLOPs, memory) the scores that the rows reach within the same budget.
 
     Args:
-        equal: budget by cost, in seconds, FLOPs or bytes. A cost that it lacks has its default budget.
+        equal: budget by cost, in seconds, FLOPs or bytes. A cost that is not among the keys gets its default budget.
     """
     made = {
         "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
@@ -53,12 +53,12 @@ def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[flo
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return the seconds that a run spent, pretraining included, when it had trained for ``seconds``. Return None for a disturbed
-    run.
+    """Return ``seconds`` of training plus the seconds of pretraining that a run spent before. Return None for a disturbed run, or
+    if ``seconds`` is None.
 
-    The last step does not count if the run's time limit ended in it. A disturbed run was paused or shared its processor: its
-    training took more than ``DISTURBED`` times the expected time, and more than ``DISTURBANCE`` seconds longer. The expected time
-    is the number of steps times the median time of a step.
+    ``seconds`` is cut to the run's time limit, so that the end of a step beyond this limit does not count. A disturbed run was
+    paused or shared its processor: its training took more than ``DISTURBED`` times the expected time, and more than
+    ``DISTURBANCE`` seconds longer. The expected time is the number of steps times the median time of a step.
     """
     if seconds is None or _was_disturbed(run):
         return None

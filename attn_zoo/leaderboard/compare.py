@@ -70,7 +70,7 @@ class Resolution:
     def floor(self, mean: float) -> float:
         """Return the smallest standard deviation to assume for scores with this mean.
 
-        It is the binomial error of the test set or, if that is larger, the rounding error of a score.
+        This smallest deviation is the binomial error of the test set or, if the rounding error of a score is larger, that error.
         """
         binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
         return max(binomial, _ROUNDING * abs(mean))
@@ -90,9 +90,9 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
 
 
 def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
-    """Return the test score of one row minus that of the other with its interval, and the p value of Welch's t test.
+    """Return the mean test score of ``one`` minus that of ``other`` with its interval, and the p value of Welch's t test.
 
-    If one of them has no score, return None.
+    If one of the rows has no score, return None.
     """
     if one.test is None or other.test is None:
         return None
@@ -101,10 +101,10 @@ def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, 
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Divide rows into those that can be compared and the others, for which the result gives the reason by label.
+    """Return the rows that can be compared, and for every other row, by its label, the reason why it cannot be compared.
 
-    A row can be compared if it has ``SEEDS_NEEDED`` seeds and none failed. If seeds failed, the others may be the lucky ones
-    (survivorship bias).
+    A row can be compared if it has ``SEEDS_NEEDED`` seeds and none failed. If some seeds failed, the scores of the remaining seeds
+    may be too good (survivorship bias).
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
     return [row for row in rows if row.label not in reasons], reasons

@@ -28,7 +28,8 @@ COST_TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Comparison of one row between A and B: its scores, costs and findings."""
+    """Comparison of one row between two sets of records, A (earlier) and B (later): its scores, costs and findings. A row is a
+    configuration on one task."""
 
     label: str
     task: str
@@ -45,7 +46,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Comparison of all rows of two sets of records, A and B."""
+    """Comparison of all rows of two sets of records, A (earlier) and B (later)."""
 
     rows: tuple[Compared, ...]
     tolerance: float
@@ -86,7 +87,7 @@ def difference(
         cost_tolerance: largest relative rise of a measured cost that never counts as worse.
 
     Raises:
-        ValueError: one of the two has no record, or a tolerance is negative.
+        ValueError: ``a`` or ``b`` has no record, or a tolerance is negative.
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")

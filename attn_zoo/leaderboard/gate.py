@@ -36,7 +36,8 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between A and B in one row, of a kind such as ``worse``, ``slower``, ``faster`` or ``missing``."""
+    """One difference of a row between two sets of records, A (earlier) and B (later). It has a kind such as ``worse``, ``slower``,
+    ``faster`` or ``missing``."""
 
     kind: str
     row: str
@@ -45,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Test scores of one row in A and in B, by seed."""
+    """Test scores of one row by seed, in the earlier records A and in the later records B."""
 
     a: Mapping[int, float]
     b: Mapping[int, float]
@@ -60,7 +61,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Verdict on whether the scores of one row differ between A and B."""
+    """Verdict on whether the scores of one row differ between the earlier records A and the later records B."""
 
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
@@ -75,7 +76,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Value of one cost of a row in A and in B."""
+    """Value of one cost of a row, such as its FLOPs, in the earlier records A and in the later records B."""
 
     name: str
     a: float
@@ -86,7 +87,8 @@ class Change:
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Return for each pair the verdict on whether its scores differ. The p values are corrected for the number of pairs."""
+    """Return for each row, given as a pair of its earlier and later scores, the verdict on whether these scores differ. The p
+    values are corrected for the number of pairs."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = [_p_worse(pairs[at]) for at in tested]
     worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
@@ -135,13 +137,13 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Return the costs of a row that changed from ``a`` to ``b``.
+    """Return the costs of a row that changed from the earlier runs ``a`` to the later runs ``b``.
 
     Counted costs are always compared. Time and memory are compared only if both sides were measured on the same kind of processor.
 
     Args:
-        a: runs of the row in A by seed.
-        b: runs of the row in B by seed.
+        a: earlier runs of the row, by seed.
+        b: later runs of the row, by seed.
         tolerance: largest relative rise of a measured cost that does not count.
     """
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]

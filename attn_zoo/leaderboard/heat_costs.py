@@ -57,8 +57,9 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a column of each mechanism's FLOPs as multiples of softmax's, from the records.
 
-    The FLOPs are those of the mechanisms alone at 4,096 tokens. If no record counts these, they are those of the whole network on
-    the task with the most counts (of several, the longest). If softmax has no count, the list is empty.
+    The FLOPs are those of the mechanisms alone at 4,096 tokens. If no record has these counts, the FLOPs are those of the whole
+    network on one task: the task on which most rows have counts or, of several such tasks, the longest. If softmax has no count,
+    the list is empty.
     """
     alone: dict[str, float] = {}
     for table in tables:
@@ -88,8 +89,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a column of training time and one of peak memory, as multiples of softmax's.
 
-    Each number is the geometric mean over the tables in which both rows were measured with the same implementation and machine. If
-    softmax was not measured, the list is empty.
+    Each number is a geometric mean over tables of the mechanism's cost divided by softmax's. Only tables count in which the
+    mechanism and softmax were measured with the same implementation on the same machine. If softmax was not measured, the list is
+    empty.
     """
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):

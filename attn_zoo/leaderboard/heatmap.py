@@ -100,7 +100,7 @@ class HeatMap:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Numbers of seeds over which the shown scores are averaged, in ascending order."""
+        """All different numbers of seeds over which the shown scores are averaged, in ascending order."""
         rows = [cell.row for line in self.lines for cell in line.cells]
         return tuple(sorted({len(row.seeds) for row in rows if row and row.test}))
 
@@ -112,7 +112,8 @@ class HeatMap:
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
-    """Return the heat map of leaderboard tables, with one column per table and the given cost columns.
+    """Return the heat map of leaderboard tables, with one column per table and the given cost columns. The shade of a cell goes
+    from 0 (no better than the best control) to 1 (the best score of the column), which is the darkest.
 
     Each mechanism has one line. If a table has several rows of a mechanism, the row with the best validation score is shown,
     because the choice must not use test scores. Lines of mechanisms that ran in the same directions (bidirectional, causal) stand
@@ -166,10 +167,11 @@ def _cells(column: Column) -> dict[str, Cell]:
 
 
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
-    """Return why the column of a task has no shades, or None if it has them.
+    """Return why the cells of a task's column are not shaded by their scores, or None if they are shaded.
 
     A column is shaded only if a mechanism is significantly better than the best control, by at least one point (1 % if the metric
-    is not a percentage). If there are no verdicts, significance is unknown and the lead of a point is enough.
+    is not a percentage). If there are no verdicts, significance is unknown, and it is enough that a mechanism is better by one
+    point.
     """
     sign = table.sign
     scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
@@ -209,7 +211,7 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``, each followed by its word in ``words`` if the same name occurs with different words."""
+    """Return ``names``. A name that occurs several times with different words is followed by its word from ``words``."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
@@ -255,7 +257,7 @@ def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
 
 
 def level(shade: float | None) -> int:
-    """Return the level of a shade, from 0 (not shaded) to ``len(SHADES)`` (the darkest)."""
+    """Return the colour step for a shade between 0 and 1: an integer from 0 (not shaded) to ``len(SHADES)`` (the darkest)."""
     return 0 if not shade else max(1, min(len(SHADES), math.ceil(round(shade * len(SHADES), 9))))
 
 
@@ -279,9 +281,9 @@ def brief(value: float, table: Table) -> str:
 def beside(cell: Cell, table: Table) -> str:
     """Return the small text that stands beside the mean score of a cell.
 
-    If a seed failed, the text is the number of seeds with a score, such as ``2/3``. Otherwise, for runs that end at a criterion, it
-    is the median number of steps to 90 % of the ceiling. If only some seeds met the criterion, it is their number. If none did, it
-    is empty. For all other runs it is ``±`` and half of the interval.
+    If a seed failed, the text is the number of seeds with a score, such as ``2/3``. Otherwise, for runs that end at a criterion,
+    it is the median number of steps to 90 % of the highest possible score. If only some seeds met the criterion, it is their
+    number, such as ``1/3``; if none did, it is empty. For all other runs it is ``±`` and half of the interval of the mean score.
     """
     row = cell.row
     if row is None or row.test is None:

@@ -119,7 +119,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """Return the settings of a recorded row, described in the same terms as published settings."""
+    """Return the settings of a recorded row, as fields that can be compared with the settings of published scores."""
     model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],

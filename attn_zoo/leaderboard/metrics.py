@@ -58,7 +58,8 @@ def score(row: Row, table: Table) -> str:
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """Return a mean as text, with ± half of its interval if there is one. Without a mean, return ``-``."""
+    """Return a mean score, or mean difference of scores, as text, with ± half of its interval if there is one. Without a mean,
+    return ``-``."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
@@ -69,9 +70,8 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the text for the unit per cent, to stand behind a number or a metric's name. For other metrics, return an
-    empty text.
-    """
+    """Return the unit of a table's scores, to stand behind a number or the name of a metric. It is ``written`` if scores are shown
+    in per cent, and empty for other metrics."""
     return written if is_share(table) else ""
 
 

@@ -73,7 +73,8 @@ def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
 
 
 def page_notes(table: Table) -> list[str]:
-    """Return at most two notes below the table of one task in Markdown: cautions, and data with settings.
+    """Return at most two notes below the table of one task in Markdown: cautions about rows, if any, and one note on data,
+    network, training and test examples.
 
     ``table_notes`` returns all details.
     """
@@ -193,7 +194,7 @@ def _budget_note(tables: Sequence[Table]) -> str:
 
 
 def budget_notes(table: Table) -> list[str]:
-    """Return notes on how budgets were chosen, and on scores within a budget that need an explanation."""
+    """Return notes on how the budgets of a table were chosen, and the remarks on scores within a budget."""
     shown = {row.label for row in table.rows}
     rules = grouped((board.rule, board.cost) for board in table.boards.values())
     named = [(f"at equal {board.cost}", board) for board in table.boards.values()]

@@ -31,10 +31,12 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Return a table of scores with one row per mechanism and one column per task. If rows share tasks, it has their averages too.
+    """Return a table of scores with one row per mechanism and one column per task. If at least two mechanisms have an average over
+    the tasks (see ``averages``), there is a column for it.
 
     Args:
-        by: order of the rows in the tables; for ``score``, rows are sorted by their average, best first.
+        by: ``score`` to sort mechanisms by their average, best first. For any other order, they are sorted by their mean place in
+            the given tables.
     """
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): _cell(row, table) for at, table in enumerate(tables) for row in table.rows}

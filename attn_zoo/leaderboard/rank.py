@@ -280,9 +280,8 @@ def _has_score(run: Run) -> bool:
 
 
 def measured_as(run: Run) -> str:
-    """Return which implementation a run asked for: ``auto``, or its name. Costs are compared only between runs that asked for the
-    same.
-    """
+    """Return which implementation of its mechanism a run asked for: ``auto``, or the name of one. Costs are compared only between
+    runs that asked for the same implementation."""
     return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
 
 

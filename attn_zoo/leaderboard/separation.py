@@ -18,7 +18,8 @@ GROUPS_NEEDED = 3
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether a task separates the rows of its table, with the evidence. Controls count as rows."""
+    """Verdict on whether a task separates mechanisms, with the evidence. It does if their scores differ enough to tell good
+    mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other row."""
 
     table: Table
     rows: tuple[str, ...]
@@ -45,8 +46,8 @@ class Separation:
 def separates(table: Table, row: str = "softmax") -> Separation:
     """Return the verdict on whether a task separates mechanisms.
 
-    It does if ``row`` beats the best control by ``LEAD_NEEDED`` with its whole 95 % interval, and if ``GROUPS_NEEDED`` groups of
-    rows differ significantly.
+    A task separates mechanisms if two conditions hold. First, the 95 % interval of the score of ``row`` minus that of the best
+    control lies above ``LEAD_NEEDED``. Second, at least ``GROUPS_NEEDED`` groups of rows differ significantly.
 
     Args:
         table: leaderboard table of the task.
@@ -83,11 +84,13 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Return as many groups of rows as possible, such that all members of a group are significantly better than all of the next.
+    """Return as many groups of rows as possible, the best first. All rows of a group are significantly better than all rows of the
+    next group.
 
-    The groups start as a longest chain of rows, each significantly better than the next. Every other row that fits joins one of
-    them. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), their number has a second meaning. It is the smallest
-    number of sets into which all rows can be divided so that the rows of a set do not differ.
+    The groups start as a longest chain of rows, each significantly better than the next. Every other row joins the first of these
+    groups that it fits; a row that fits none is left out. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), the
+    number of groups has a second meaning. It is the smallest number of sets into which all rows can be divided so that the rows of
+    a set do not differ.
 
     Args:
         labels: labels of rows, the best first.

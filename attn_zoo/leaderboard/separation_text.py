@@ -22,7 +22,8 @@ _NAMED = 6
 def render_separations(found: Sequence[Separation], format: str) -> str:
     """Return the verdicts on which tasks separate mechanisms as text, in one of ``FORMATS``.
 
-    The table has one line per task. Below it stand the reasons, and the share of pairs of rows that differ over all tasks.
+    The table has one line per task. Below it stand the reasons. One more sentence says which share of all pairs of rows, counted
+    over all tasks, differ significantly.
     """
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)

@@ -34,7 +34,8 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     """Return the rows that ``wanted`` names.
 
     Args:
-        wanted: run id or at least its first six characters, or a row or label, to which ``@TASK`` may be added.
+        wanted: run id or at least its first six characters; or a row as on the command line, such as
+            ``linformer[projected_length=64]``, or its label in tables. ``@TASK`` may be added to a row or label.
         records: records among whose rows to search.
 
     Raises:

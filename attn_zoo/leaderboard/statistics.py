@@ -67,8 +67,8 @@ class Estimate:
         return Estimate(factor * self.mean, half, self.count, (low, high) if self.ends else None)
 
     def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
-        """Return this estimate as text: ``mean ± half width``, ``mean (low to high)`` if its ends differ, or the mean without an
-        interval.
+        """Return this estimate as text: ``mean ± half width``, ``mean (low to high)`` if the interval is not symmetric, or the
+        mean alone if there is no interval.
 
         Args:
             form: format of a number, such as ``.1f``.
@@ -200,7 +200,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Number of seeds that met the criterion, with the exact interval of their share."""
+    """Number of seeds with which training met the criterion (see ``until_criterion``), with the exact interval of their share."""
 
     count: int
     of: int
@@ -218,7 +218,8 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Median number of steps to 90 % of the ceiling, with its interval. None stands for more steps than were trained."""
+    """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. None
+    stands for more steps than were trained."""
 
     median: float | None
     low: float | None
@@ -228,7 +229,7 @@ class Soon:
 
     @property
     def order(self) -> float:
-        """Median by which tables are sorted; infinite if it is more than was trained."""
+        """Median number of steps, by which tables are sorted. It is infinite if it is more than the steps that were trained."""
         return float("inf") if self.median is None else self.median
 
     def __str__(self) -> str:
@@ -238,7 +239,8 @@ class Soon:
 
 
 def until_criterion(runs: Sequence[Run]) -> bool:
-    """Return True if all runs were trained until they met a criterion, for which the task has a ceiling."""
+    """Return True if all runs were trained until their validation scores met the criterion, which is 99 % of the highest possible
+    score."""
     return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
 
 
@@ -262,7 +264,8 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
-    """Return the median number of steps to 90 % of the ceiling among a row's runs.
+    """Return the median, over a row's runs, of the training steps until the validation score was 90 % of the highest possible
+    score.
 
     Return None if the runs have no criterion, or if none of them finished.
     """
@@ -276,7 +279,7 @@ def steps_to_90(runs: Sequence[Run]) -> Soon | None:
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Return the Kaplan-Meier median of times until an event, and the two ends of its interval.
+    """Return the Kaplan-Meier median of times until an event, then the lower and the upper end of its interval.
 
     A median or end that the observations do not determine is None.
 

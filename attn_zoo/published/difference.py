@@ -30,7 +30,8 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Protocol):
-    """Experimental settings of a recorded row, in the terms of ``Protocol``. Fields that are None are not compared."""
+    """Experimental settings of a recorded row, with the same fields as those of a published score (``Protocol``). Fields that are
+    None are not compared."""
 
     metric: str
     seeds: int

@@ -21,7 +21,8 @@ Judged = Literal["better", "as good", "above controls", "worse", "no better", "u
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """Ability that one task in one direction tests, with the best row of each mechanism."""
+    """Ability of mechanisms, such as recall, that one task tests in one direction (bidirectional or causal). It holds the best row
+    of each mechanism; a row has the scores of one configuration."""
 
     name: str
     """Unique name: the title of the task, with its direction."""
@@ -50,7 +51,7 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on one mechanism at one ability, with the mechanism's row and its difference from softmax."""
+    """Verdict on one mechanism on the task of one ability, with the row of its scores and its difference from softmax."""
 
     ability: Ability
     row: Row | None
@@ -60,7 +61,7 @@ class Judgement:
 
     @property
     def name(self) -> str:
-        """Name of the ability and, if the mechanism has several rows, the options of this row."""
+        """Name of the ability and, if the mechanism was run with several options on its task, the options that were judged."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
@@ -76,7 +77,8 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 def names(tables: Sequence[Table]) -> list[str]:
     """Return a unique name for each table: the task's title, with ``(causal)`` for causal tasks.
 
-    If names would be equal, it also says if the network has a short convolution, or has a number.
+    If two tables would have the same name, their names also say whether the network has a short convolution. Names that are still
+    equal get a number.
     """
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
@@ -84,18 +86,20 @@ def names(tables: Sequence[Table]) -> list[str]:
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """Return the verdict on a mechanism at one ability.
+    """Return the verdict on a mechanism on the task of one ability.
 
-    The mechanism's ``gain`` is its score minus softmax's. A mechanism that is better than the best control is
+    The mechanism's ``gain`` is its score minus softmax's. A control is a network that cannot select tokens by content. A mechanism
+    that is significantly better than the best control is
 
-    - ``better``, if its comparison with softmax says so;
-    - ``as good``, if the 95 % interval of its gain lies above ``-accept``, or if both reached the criterion with all seeds;
-    - ``worse``, if its comparison with softmax says so;
+    - ``better``, if it is significantly better than softmax;
+    - ``as good``, if the 95 % interval of its gain lies above ``-accept``, or if the mechanism and softmax both reached the
+      criterion (99 % of the highest possible score) with all seeds;
+    - ``worse``, if it is significantly worse than softmax;
     - ``unclear`` in all other cases.
 
-    A mechanism that is not better than the best control is ``no better`` in two cases: it is worse than softmax, or softmax is not
-    better than the control either. Otherwise it is ``unclear``. Softmax itself is ``above controls`` or ``no better``. Without
-    enough scores, the verdict is ``not run``, ``failed`` or ``few seeds``.
+    A mechanism that is not better than the best control is ``no better`` in two cases: it is significantly worse than softmax, or
+    softmax is not better than the best control either. Otherwise it is ``unclear``. Softmax itself is ``above controls`` or ``no
+    better``. Without enough scores, the verdict is ``not run``, ``failed`` or ``few seeds``.
 
     Args:
         accept: largest loss against softmax that does not count, in the unit of the ability.

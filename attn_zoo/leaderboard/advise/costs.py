@@ -11,7 +11,8 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Size of the recurrent state of a mechanism and of softmax, over all layers (for a recommendation, of one layer)."""
+    """Bytes of the recurrent state of a mechanism, beside those of softmax's keys and values, at one length. In results they are
+    summed over all layers of a network; in a recommendation they are those of one layer."""
 
     bytes: int
     softmax: int
@@ -22,7 +23,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counted cost of one mechanism relative to softmax, over several tasks."""
+    """Counted costs of one mechanism relative to softmax: its FLOPs as a share of softmax's (the least and the greatest share over
+    several tasks), and the sizes of its recurrent state."""
 
     shares: tuple[float, float] | None
     """Least and greatest FLOPs of the mechanism as a share of softmax's, over all tasks. None if no task has both counts. A count
@@ -43,7 +45,8 @@ class Cost:
 
     @property
     def smaller(self) -> bool:
-        """True if the size of the recurrent state is known on every causal task, and smaller than softmax's keys and values."""
+        """True if the size of the mechanism's recurrent state is known on every causal task, and is smaller than softmax's keys
+        and values on each."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property
@@ -62,7 +65,8 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Return the recorded cost of a mechanism, over those of the ``abilities`` on which it has a score."""
+    """Return the counted costs in the records of a mechanism. Only the tasks of those ``abilities`` count on which the mechanism
+    has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

@@ -93,7 +93,8 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Difference of a mechanism's score from softmax's on one task. It is positive if the mechanism is better."""
+    """Score of a mechanism minus that of softmax on one task, with the sign changed if lower scores are better. It is positive if
+    the mechanism is better."""
 
     at: str
     """Name of the task, or of the quality of an encoder."""
@@ -113,7 +114,7 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Lowest end of all intervals of the differences from softmax."""
+        """Lowest of the lower ends of all intervals, each around the difference from softmax on one task."""
         return min(gain.amount.low for gain in self.gains)
 
 
@@ -154,7 +155,7 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a function that gives the recorded cost of a mechanism over some abilities.
+    """Return a function that takes a mechanism and several abilities, and returns the mechanism's counted costs on their tasks.
 
     Args:
         names: mechanisms that may be recommended; for others the function returns None. None for all mechanisms.
@@ -172,8 +173,8 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     """Return which mechanisms to use for a use case in one direction, the cheapest first.
 
     A mechanism can be recommended if it takes fewer FLOPs than softmax. On every ability that counts as evidence, it must match
-    softmax and beat the best control. An ability counts if softmax has at least ``SEEDS_NEEDED`` seeds on it and itself beats the
-    best control.
+    softmax and beat the best control. An ability (what one task tests) counts as evidence if softmax was run on its task with at
+    least ``SEEDS_NEEDED`` seeds and beats the best control there.
 
     Args:
         need: the use case.

@@ -28,7 +28,7 @@ _CLAUSES: Mapping[Judged, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Sentence about a mechanism on some tasks, and the scores on each of these tasks."""
+    """Sentence on how well a mechanism does on several tasks, with the scores on each of these tasks."""
 
     sentence: str
     tasks: tuple[str, ...]

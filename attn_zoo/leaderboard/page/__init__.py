@@ -57,7 +57,8 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """Return the HTML page of one set of results. Equal records give equal text. The other arguments are fields of ``ResultSet``.
+    """Return the HTML page of one set of results. Equal records give equal text. All arguments except ``damaged`` are fields of
+    ``ResultSet``, which describes them.
 
     Args:
         damaged: files that are not complete records, which the page lists.
