@@ -40,10 +40,10 @@ enough."""
 
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
-    """A mechanism that declares ``exact`` equals softmax attention at every drawn size, with and without padding. This also holds
-    for inputs 100 times as large and, if the mechanism has attention sinks, with these sinks.
+    """A mechanism that declares ``exact`` equals softmax attention at every tested size, with and without padding. This also holds
+    for inputs 100 times as large. If the mechanism has attention sinks, softmax attention has the same sinks here.
 
-    A mechanism that is not exact equals softmax attention in the limit that its card documents as ``softmax_limit``.
+    A mechanism that is not exact equals softmax attention if ``softmax_limit`` builds it, a function that its card may have.
     """
     card = subject.card
     if card.can.exact:
@@ -95,10 +95,11 @@ def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) 
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """In float64, the outputs and all gradients of ``eager`` equal those of the definition, with and without padding.
+    """In float64, the outputs and all gradients of ``eager`` equal those of ``definition``, with and without padding. This method
+    of the mechanism computes its equation in a few plain steps.
 
-    Above 129 positions, and also under no_grad, only outputs are compared. A definition that takes long is compared at the
-    shorter sizes only, and the report says so.
+    Above 129 positions, and also under no_grad, only outputs are compared. If the definition is slow, only the shorter sizes are
+    compared, and the report says so.
     """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
@@ -173,15 +174,15 @@ def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """The implementation is as accurate as ``eager``. Errors are distances from ``eager`` in float64, for outputs and for all
-    gradients.
+    """The implementation is as accurate as ``eager``. The error of an output or gradient is its distance from the same output or
+    gradient of ``eager`` in float64.
 
-    The error of the implementation in float32 is at most twice the error of ``eager`` in float32, plus a few roundings. The error
-    of ``eager`` is measured at the same inputs. If that is not enough, it is the largest error at eight copies of the inputs whose
-    numbers are changed by one rounding.
+    The error of the implementation in float32 is at most twice the error of ``eager`` in float32, plus a few roundings. Both errors
+    are measured at the same inputs. If the implementation exceeds this limit, the error of ``eager`` is also measured at eight
+    copies of the inputs, whose numbers are changed by one rounding. The largest error of ``eager`` then sets the limit.
 
     Some kernels multiply only in 16 bits. For them, the permitted error is twice the change of ``eager`` in float64 when its inputs
-    are changed by one rounding of 16 bits.
+    are changed by one rounding of 16 bits, plus a few roundings.
     """
     worst = 0.0
     few = _geometries(subject)
@@ -258,8 +259,9 @@ def _error(found: Tensor, want: Tensor) -> float:
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Compressing tokens before they are projected gives the same output as projecting them first. It takes the FLOPs that the
-    method ``compression_flops`` of the mechanism states."""
+    """Some mechanisms can compress the tokens to fewer positions before the tokens are projected to keys and values. This gives the
+    same output as projecting first. The compression takes the FLOPs that the method ``compression_flops`` of the mechanism
+    states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         if not isinstance(module, CompressingAttention):

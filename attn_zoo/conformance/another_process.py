@@ -51,7 +51,7 @@ print("digests", *(kind(options).examples(split).digest() for split in splits))
 
 
 def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
-    """Compute the digests of all splits of a task in the subprocess.
+    """Compute a digest (hash) of the examples of each split of a task, in a subprocess with another hash seed of Python.
 
     Args:
         sent: the pickled class of the task together with its options.

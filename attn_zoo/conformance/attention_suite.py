@@ -60,7 +60,8 @@ NO_DEFINITION = "no definition: nobody has compared the output with your equatio
 
 
 def resolve(target: str) -> AttentionCard | TaskCard:
-    """Return the card of a mechanism or a task. The target is a registered name or a class, written ``package.module:Class``.
+    """Return the card (the description that is registered with a class) of a mechanism or a task. The target is a registered name
+    or a class, written ``package.module:Class``.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -89,8 +90,8 @@ def resolve(target: str) -> AttentionCard | TaskCard:
 def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
     """Yield every conformance check of a mechanism as a case that can be called.
 
-    The checks run with the default options and with the options of each of ``card.variants``. Each of these runs in every
-    implementation that this machine supports. For an implementation that it does not support, one case is skipped with the reason.
+    The checks run with the default options and with each set of options in ``card.variants``. For each set, they run in every
+    implementation that this machine supports. For any other implementation, one case is skipped, and its reason says why.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.

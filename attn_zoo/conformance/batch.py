@@ -60,8 +60,8 @@ def batch_order_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def batch_size_has_no_influence(subject: Subject) -> None:
-    """Repeating the examples in a batch repeats their outputs. The batch is so large that temporary tensors no longer fit into one
-    block."""
+    """Repeating the examples in a batch repeats their outputs. The batch is so large that a mechanism which limits its temporary
+    tensors must process the batch in several parts."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = _requests(subject, module)[-1]

@@ -74,8 +74,9 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
 
 @attention_check("implementation")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
-    """In a causal geometry, no output depends on later positions, at any drawn length. Up to 129 positions, every position is tried
-    as the beginning of the future. At longer lengths, positions at the borders of blocks are tried."""
+    """In a causal geometry, no output depends on later positions, at any tested length. Up to 129 positions, every position is
+    tried as the beginning of the future. At longer lengths, positions at and next to powers of two are tried, because blocks often
+    end there."""
     _causal(subject)
     for geometry in subject.sized(shortest=2):
         if geometry.causal:
@@ -123,7 +124,7 @@ def _opposed(request: Request) -> Request:
 
 def cuts(length: int) -> list[int]:
     """Return the positions at which the future begins in tests of a sequence with ``length`` positions. They are near both ends, in
-    between, and at every border of a block."""
+    between, and at and next to powers of two, where blocks often end."""
     return sorted({cut for cut in (*CUTS, length // 3, length // 2, length - 1) if 0 < cut < length})
 
 

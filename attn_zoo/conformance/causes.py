@@ -29,11 +29,11 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
 
 
 def likeliest_cause(failures: Sequence[Result]) -> str:
-    """Return a sentence that names the fault behind most failures, or an empty text if the failures are few or no known fault
+    """Return a sentence that names the fault behind most failures. The text is empty if there are few failures or no known fault
     explains them.
 
-    If the plugin raises an exception at one place in at least half of the failures, this exception is named. Otherwise the first
-    cause of ``CAUSES`` that was found is named.
+    If at least half of the failures are an exception that the plugin raises at one and the same place, this exception is named.
+    Otherwise the list ``CAUSES`` is searched, from its beginning, for a fault that shows in one of the failures.
     """
     if len(failures) < MANY:
         return ""

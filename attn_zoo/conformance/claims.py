@@ -27,8 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has all its texts. Its options have defaults of plain types, its variants can be built, and the inputs that it reads
-    are known."""
+    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. Its
+    list ``reads`` of inputs contains the values and, apart from them, only queries or keys."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
@@ -67,7 +67,7 @@ def _check_options(subject: Subject) -> None:
 
 @attention_check("variant")
 def building_does_not_mutate_options(subject: Subject) -> None:
-    """Building a mechanism changes neither the options nor the geometry that are passed to it, at any drawn size."""
+    """Building a mechanism changes neither the options nor the geometry that are passed to it, at any tested size."""
     for geometry in (*subject.plain_and_causal(), *subject.sized()):
         options, before = deepcopy(subject.options), repr(subject.options)
         subject.card.build(geometry, options, subject.implementation)
@@ -76,8 +76,8 @@ def building_does_not_mutate_options(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """Defaults that depend on the length can be built at every length from 2 on. From 64 tokens on, the method ``warnings`` returns
-    nothing for them."""
+    """Default options that depend on the length can be built at every length from 2 on. From 64 tokens on, the mechanism has no
+    warning about them."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no default follows the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -142,8 +142,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """A call at a length other than the one that the module was built for runs if the card declares it. Otherwise it raises
-    ``UnsupportedError``. A module that is built for that other length runs at it."""
+    """A module that is built for one length runs at another length if the card declares ``any_length``, or ``shorter`` for shorter
+    lengths. Otherwise the call raises ``UnsupportedError``. A module that is built for the other length runs at it."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -161,8 +161,8 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def resizing_leads_to_the_new_length(subject: Subject) -> None:
-    """After ``resize_length``, a module has the new length. If it then loads the state dict of a module built for that length, both
-    give the same output. A mechanism that cannot be resized raises ``UnsupportedError``."""
+    """After ``resize_length``, a module has the new length. If it then loads the state dict of a second module, which was built for
+    the new length, the two modules give the same output. A mechanism that cannot be resized raises ``UnsupportedError``."""
     for geometry in subject.plain_and_causal():
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
             built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))

@@ -60,10 +60,11 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The ``state_bytes`` of the card are neither too few nor more than could be useful.
+    """The ``state_bytes`` that the card states are neither too few nor more than could be useful.
 
-    The recurrent state must hold at least as many numbers as the rank of later outputs as a function of past inputs. It holds at
-    most as many numbers as the past inputs on which later outputs depend.
+    The recurrent state must hold enough numbers for everything that later outputs depend on. This number is measured as the rank of
+    the Jacobian of later outputs with respect to past inputs. The state must not hold more numbers than the past inputs on which
+    later outputs depend.
     """
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
@@ -93,14 +94,14 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Return how much of the past later outputs depend on.
+    """Return how many independent numbers of the past influence later outputs.
+
+    Args:
+        built_for: number of keys that the mechanism is built for.
 
     Returns:
         The rank of the Jacobian of ``LATER`` outputs with respect to the ``READ`` tokens before them, and the names of the inputs
         whose part of the Jacobian is not zero. A recurrent state must hold at least as many numbers as the rank.
-
-    Args:
-        built_for: number of keys that the mechanism is built for.
     """
     module = subject.build(subject.geometry(built_for, heads=1, head_dim=4, causal=True))
     total = max(built_for, READ + LATER)
@@ -149,7 +150,8 @@ def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
     """FLOPs grow with the length as the big-O of time on the card states, and the amount of numbers written to memory grows no
-    faster. If costs are counted in another implementation than ``eager``, such as ``tiled``, neither grows faster in ``eager``."""
+    faster. If the card states the cost of another implementation than ``eager``, such as ``tiled``, then FLOPs and numbers written
+    grow no faster in ``eager`` either."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
     for geometry in subject.plain_and_causal():
@@ -186,8 +188,8 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
 def memory_grows_as_printed(subject: Subject) -> str:
     """The largest tensor of a forward and backward pass grows with the length no faster than the big-O of memory on the card.
 
-    If costs are counted in another implementation than ``eager``, such as ``tiled``, the largest tensor of ``eager`` grows no
-    faster than the big-O of time.
+    If the card states the cost of another implementation than ``eager``, such as ``tiled``, then the largest tensor in ``eager``
+    may grow faster than this, but no faster than the big-O of time.
     """
     forms = [(subject.as_counted(), subject.card.memory)]
     if forms[0][0].implementation != "eager":
@@ -253,9 +255,9 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 def exponent(sizes: Sequence[int], ratio: int) -> float:
     """Return the exponent p of a power law n^p that is fitted to sizes at three lengths n.
 
-    The fit uses the differences of the sizes, which contain no constant term, but is at most the exponent between the first and the
-    third size. If the first two sizes are equal, only the first and the third are used. If the sizes stop growing, the exponent is
-    0.
+    The fit uses the differences between the sizes, because a constant term cancels in them. The result is at most the exponent that
+    follows from the first and the third size alone. If the first two sizes are equal, only the first and the third are used. If the
+    sizes stop growing, the exponent is 0.
 
     Args:
         sizes: three sizes, such as numbers of FLOPs.

@@ -32,8 +32,8 @@ SLOPE, ROUNDING = 1e-4, 1e-8
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and additional input (stream) gets a gradient. The gradient may be that of a stream that
-    replaces the input. This also holds if the numbers of queries and keys differ."""
+    """Each valid position of each input and additional input (stream) gets a gradient. An input may also get none itself if a
+    stream that is initialised as its copy gets one. This also holds if the numbers of queries and keys differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)
@@ -73,7 +73,7 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
 
 @attention_check("implementation")
 def every_position_counts_at_every_size(subject: Subject) -> None:
-    """At every drawn length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
+    """At every tested length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
     of several random draws.
 
     In a causal geometry, only values from the second position to three quarters of the length need a gradient. Early queries may
@@ -104,7 +104,7 @@ def _alone(subject: Subject, module: Attention, place: int) -> bool:
 
 @attention_check("variant")
 def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
-    """Each gradient of ``eager`` equals the slope of the outputs, measured by finite differences. This holds at every drawn size,
+    """Each gradient of ``eager`` equals the slope of the outputs, measured by finite differences. This holds at every tested size,
     with padding, and if the numbers of queries and keys differ. Another check compares other implementations with ``eager``."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("slopes are checked in float64 only")

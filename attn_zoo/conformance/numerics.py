@@ -75,7 +75,7 @@ def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> T
 
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
-    """At every drawn size, results in float32 are close to those in float64, and 16-bit dtypes give finite outputs and gradients.
+    """At every tested size, results in float32 are close to those in float64, and 16-bit dtypes give finite outputs and gradients.
     The error of outputs in 16 bits is at most a few times the error that rounding the inputs to 16 bits causes in float64."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):

@@ -25,8 +25,9 @@ SATURATING = (0.0, 50.0, -50.0)
 def padding_position_does_not_matter(subject: Subject) -> str:
     """Padding before, between or after real tokens does not change their outputs, if the mechanism does not depend on positions.
 
-    A mechanism counts as independent of positions if one of three conditions holds. Permuting the tokens permutes the outputs; some
-    token changes no other output at any place; or the recurrent state has a fixed size and its decay depends on the tokens only.
+    A mechanism counts as independent of positions in three cases: permuting the tokens permutes the outputs; there is a token that
+    changes no output of other tokens, wherever it is inserted; or the mechanism has a recurrent state of fixed size whose decay
+    depends on the tokens only.
     """
     can = subject.card.can
     if not can.key_padding:

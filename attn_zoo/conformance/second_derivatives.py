@@ -36,9 +36,10 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
     """Second derivatives and forward-mode derivatives equal finite differences of the gradients of ``eager``. Otherwise they raise
     an error that names ``implementation="eager"``.
 
-    They are taken with respect to inputs, streams, parameters and what follows the output: all together, for frozen parameters, and
-    one by one. They are requested after ``create_graph=True`` by ``backward`` or ``grad``, for several gradients at once, under
-    gradient checkpointing, and by ``torch.autograd.functional`` and ``torch.func``.
+    They are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output. They are taken
+    with respect to all of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter
+    alone. They are requested after ``create_graph=True`` by ``backward`` or ``grad``, for several gradients at once, under gradient
+    checkpointing, and by ``torch.autograd.functional`` and ``torch.func``.
     """
     refused = set[str]()
     for geometry in subject.plain_and_causal():

@@ -53,11 +53,11 @@ class Sizes:
         return self.all[-1].length
 
     def of_variant(self, variant: str) -> tuple[Size, ...]:
-        """Return the sizes for checks of a variant, which are fewer than those for the default options. They are all sizes below
-        the lengths ``BORDERS``, two of ``BORDERS``, and ``blocks``.
+        """Return the sizes for checks of a variant (a set of options). They are fewer than those for the default options: all sizes
+        below 63 tokens, two of the lengths ``BORDERS``, and ``blocks``.
 
-        The name of the variant decides which two: one near 64 and one near 128. In this way, different variants are checked at
-        different lengths of ``BORDERS``.
+        The name of the variant decides which two of ``BORDERS`` are used, one near 64 and one near 128. In this way, different
+        variants are checked at different lengths.
         """
         digest = hashlib.sha256(f"{self.entry} {variant} {self.version}".encode()).digest()
         half = len(BORDERS) // 2

@@ -59,7 +59,7 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 @attention_check("variant")
 def steps_hold_on_for_long(subject: Subject) -> None:
     """Beyond 512 tokens too, processing a sequence in pieces gives the outputs of one call. The pieces are single tokens, blocks of
-    64 tokens, and pieces that end at each border of a block."""
+    64 tokens, and pieces that end at and next to powers of two, where blocks often end."""
     _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))
@@ -141,8 +141,8 @@ def steps_keep_examples_apart(subject: Subject) -> None:
 
 @attention_check("variant")
 def unfit_steps_are_refused(subject: Subject) -> None:
-    """A step raises ``ValueError`` if the state is of another type or for another batch size. It does the same if there are no
-    tokens, or if the numbers of queries and keys differ."""
+    """A step raises ``ValueError`` if the recurrent state that it receives is of another type or for another batch size. It also
+    raises ``ValueError`` if there are no tokens, or if the numbers of queries and keys differ."""
     module = _stepping(subject)
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)

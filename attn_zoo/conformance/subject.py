@@ -32,7 +32,7 @@ HALF = 0.03
 
 @dataclass(frozen=True)
 class Subject:
-    """One mechanism that is checked: its card, options, implementation and device."""
+    """One mechanism to check, with a set of options, an implementation and a device."""
 
     card: AttentionCard
     variant: str
@@ -48,8 +48,8 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs: float64, whose rounding errors are far smaller than mistakes. Kernels that only run on some devices
-        use the most precise dtype that they support."""
+        """Dtype of the inputs. It is float64 on a CPU, because its rounding errors are far smaller than mistakes. On other devices,
+        and for kernels that multiply in 16 bits, it is ``single``."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
@@ -64,13 +64,14 @@ class Subject:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference that rounding alone explains, relative to the largest number."""
+        """Largest difference between a result and the expected one that rounding alone explains, divided by the largest number in
+        the expected result."""
         return {torch.float64: 1e-9, torch.float32: 3e-5}.get(self.dtype, HALF)
 
     @property
     def exactness(self) -> float:
-        """Largest relative difference that is allowed between two runs of the same arithmetic. It is not zero, because kernels may
-        add gradients in any order."""
+        """Largest difference that is allowed between two runs of the same arithmetic, divided by the largest number in the result.
+        It is not zero, because kernels may add gradients in any order."""
         return 1e-12 if self.dtype is torch.float64 else self.tolerance
 
     @cached_property
@@ -113,8 +114,8 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Return the mechanism, built for a geometry. Return None if the geometry is shorter than ``length`` and the options do not
-        allow that."""
+        """Return the mechanism, built for a geometry. Return None if the options do not support the geometry because it has fewer
+        tokens than ``Subject.length``."""
         try:
             return self.build(geometry)
         except UnsupportedError:
@@ -127,7 +128,8 @@ class Subject:
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
-        """Return the masks to try on six examples: None and, if padding is supported, a tensor with six kinds of padding."""
+        """Return the masks to try on a batch of six examples: None and, if padding is supported, a mask with another kind of
+        padding in each example."""
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:
@@ -135,7 +137,7 @@ class Subject:
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:
-        """Return the names of the options that are dropout rates. Their default may be written 0 or 0.0."""
+        """Return the names of the options that are dropout rates: numbers whose name contains ``dropout``."""
         values = {option.name: getattr(self.options, option.name) for option in fields(self.options) if "dropout" in option.name}
         return [name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)]
 
@@ -155,7 +157,8 @@ class Subject:
         return self.card.can.causal and plain is not None and causal is None
 
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """Return the bidirectional and the causal geometry with ``length`` tokens, as far as this implementation supports them."""
+        """Return the bidirectional and the causal geometry with ``Subject.length`` tokens. A geometry that the implementation does
+        not support is left out."""
         forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
         return tuple(self.geometry(causal=causal) for causal in forms)
 
@@ -181,16 +184,17 @@ class Subject:
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Return the geometries of ``plain_and_causal`` at two lengths: ``length``, and a length of several blocks. For interpreted
-        kernels, the second length is about two blocks."""
+        """Return the geometries of ``plain_and_causal`` at two lengths: ``Subject.length``, and a length of several blocks of 64
+        tokens. For GPU kernels that run slowly on a CPU (``interpreted``), the second length is 129."""
         plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
-        """Yield a geometry for every drawn size that the options and the implementation support, bidirectional and causal.
+        """Yield a geometry for every size that was drawn at random for this mechanism and that the options and the implementation
+        support, bidirectional and causal.
 
-        Variants use the sizes of ``sizes.of_variant``. Interpreted kernels use one head and lengths up to the longest of
-        ``BORDERS``.
+        Variants (sets of options) have the fewer sizes of ``sizes.of_variant``. GPU kernels that run slowly on a CPU
+        (``interpreted``) have one head and at most 129 tokens.
 
         Args:
             longest, shortest: limits of the length in tokens.
@@ -245,8 +249,9 @@ class Subject:
 
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
-    """Add or subtract random amounts, in turn, to the trainable parameters of ``module``, and return it. The amounts are about
-    ``distance`` times the root mean square of a parameter, or ``distance`` times 0.5 if that is larger."""
+    """Change the trainable parameters of ``module`` in place by random amounts, and return the module. Amounts are subtracted and
+    added alternately. They are about ``distance`` times the root mean square of a parameter, or ``distance`` times 0.5 if that is
+    larger."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -276,6 +281,10 @@ Prove = Callable[[Subject], str | None]
 def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
     """Return a decorator that registers a function as a check. The check has the name of the function, and the docstring is the
     rule that it tests.
+
+    Args:
+        scope: how often the check runs: once (``card``), for each set of options (``variant``), for each implementation of each set
+            (``implementation``), or for each of these except ``eager`` (``twin``).
 
     Raises:
         ValueError: the name is already registered, or the function has no docstring.

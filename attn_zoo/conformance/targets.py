@@ -20,8 +20,9 @@ Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """Return the cards of the targets, in the order of the targets and without repetition. A hybrid stands for the cards of all its
-    mechanisms.
+    """Return the cards (registered descriptions) of the mechanisms and tasks that the targets name, in the order of the targets and
+    without repetition. A target like ``local+linear``, which uses different mechanisms in different layers, stands for the cards of
+    all of them.
 
     Raises:
         UnknownNameError: nothing has this name.

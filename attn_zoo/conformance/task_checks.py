@@ -83,8 +83,8 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 
 @task_check
 def card_is_complete(task: Task) -> None:
-    """The card has all its texts, the metric fits the problem, and every option has a default. The task accepts the options of
-    every preset."""
+    """The card of the task has all its texts. Its metric fits the kind of problem (such as classification), and every option has a
+    default. The task accepts the options of every preset."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
     fit = METRICS[task.spec.problem]
@@ -332,7 +332,8 @@ def data_seed_changes_the_data(task: Task) -> None:
 
 @task_check
 def slices_fit_their_split(task: Task) -> str:
-    """A part of a split that is scored separately is a mask with one value per example, or per scored position."""
+    """A task may name parts of a split that get scores of their own. Each part is a boolean mask of the split, with one value per
+    example or one per scored position."""
     if not (names := list(task.slices("test"))):
         require(task.card.distant is None, f"distant is {task.card.distant!r}, and slices() names no part")
         raise NotApplicable("no part of a split is scored separately")

@@ -64,9 +64,10 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 def no_shortcut_tells_the_label(task: Task) -> str:
     """No single token and no length tells the label of an example, because otherwise a model needs no attention.
 
-    A guesser learns the most frequent class beside each token at one position, or beside each length, in the train split. If labels
-    belong to positions, it uses the token at the labelled position. The guesser must be right for less than 99 % of the test
-    labels, or make more than a tenth of the errors of always guessing the most frequent class.
+    A simple guesser is tried. For each token at one fixed position, it learns from the train split which class is the most frequent
+    one. If labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example
+    instead of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of
+    always guessing the most frequent class.
     """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":

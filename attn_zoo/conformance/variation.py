@@ -48,7 +48,8 @@ TRAINED = (
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """Other checks also pass after parameters have moved away from their initial values, at which some are zero or all equal."""
+    """A selection of the other checks also passes after parameters have moved away from their initial values, at which some are
+    zero or all equal."""
     if not trained_parameters(subject.build()):
         raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))
@@ -57,7 +58,8 @@ def promises_hold_once_trained(subject: Subject) -> None:
 
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
-    """Other checks also pass for each option that no variant sets, with other values that its type and its rules allow."""
+    """A selection of the other checks also passes with other values of each option that no variant (set of options on the card)
+    sets. The values are those that the type and the rules of the option allow."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
@@ -93,8 +95,9 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Return texts to try as the value of the option ``name``. An unknown text is tried first, and the words of its error message
-    are returned, because the message names the allowed texts. If the unknown text is accepted, only this text is returned."""
+    """Return texts to try as the value of the option ``name``. An unknown text is tried first. If it raises an error, the words of
+    the error message are returned, because such a message names the allowed texts. If it is accepted, only the unknown text is
+    returned."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:

@@ -38,8 +38,8 @@ def _checkpointed(reentrant: bool) -> Call:
 def checkpointing_changes_nothing(subject: Subject) -> None:
     """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with dropout and without.
 
-    This also holds if several calls come before one backward pass. The repeated call must compute the same as the first one, and
-    must not write state again.
+    This also holds if several calls come before one backward pass. The backward pass calls the module a second time. This second
+    call must compute the same as the first one, and must not change buffers or other stored numbers again.
     """
     for geometry in subject.plain_and_causal():
         for options in _with_and_without_dropout(subject, geometry):
