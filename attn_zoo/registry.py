@@ -208,7 +208,7 @@ def build_attention(
     Args:
         implementation: a name on the card, or ``auto``. ``auto`` takes the first of ``auto_order(device)`` that the card has, the
             options allow and ``device`` can run. It chooses again if the mechanism is called with tensors on another type of
-            device. ``.implementation`` is the choice.
+            device. The attribute ``implementation`` of the result names the choice.
         device: device for which ``auto`` chooses. The mechanism itself is built on the current default device.
         dtype: dtype of the matrix products (that of the inputs or of autocast), for which ``auto`` chooses; None is torch's default
             dtype.
@@ -334,7 +334,8 @@ def _leave_out(name: str, reason: str, error: BaseException) -> None:
 
 
 def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
-    """Return sentences about settings of the process that a plugin changed while it was imported or while its options were made."""
+    """Return sentences about settings of the process that the plugin of a mechanism or task changed outside any run: while it was
+    imported, or while an object of its options was made."""
     places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
     return [_CHANGES[place] for place in places if place in _CHANGES]
 

@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run all parts, and return the exit status: 0 if every part succeeded, 1 if one failed, 2 for bad input."""
+    """Run the selected parts (conformance tests and several measurements), and return the exit status: 0 if every part succeeded,
+    1 if one failed, 2 for bad input."""
     try:
         return _run(parser().parse_args(words))
     except (ValueError, UnknownNameError, OSError) as error:

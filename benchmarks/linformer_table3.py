@@ -174,7 +174,8 @@ def _method(found: Measurement) -> str:
 
 @dataclass
 class LinformerTable3(Timed):
-    """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, both materialised and fused.
+    """Table 3 of the Linformer paper on this machine: time and memory that Linformer saves against materialised and against fused
+    softmax.
 
     On CUDA, the grid is that of the paper; on a CPU, it is one that takes minutes. Keys that are null take the defaults of the
     device.

@@ -105,7 +105,8 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
 
 @dataclass
 class Peers(Timed):
-    """Layers of the zoo against those of public packages (extra: peers), with the arithmetic floor and full attention.
+    """Layers of the zoo against those of public packages (extra: peers), with the arithmetic floor (the shortest possible time)
+    and full attention.
 
     Packages that are not installed are named and left out. If the program was stopped, the same command with the same output file
     continues.

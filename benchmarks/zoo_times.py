@@ -52,9 +52,9 @@ class Benches:
 
 @dataclass
 class ZooTimes(Timed):
-    """Times of every mechanism alone, in the implementation that ``auto`` chooses here, beside PyTorch's fused softmax.
+    """Times of every mechanism alone, in the implementation that ``auto`` chooses on this machine, beside PyTorch's fused softmax.
 
-    Both are timed in the same rounds.
+    A mechanism and softmax are timed in the same rounds.
     """
 
     attentions: list[str] = option([], "names of attentions; all if empty")

@@ -79,7 +79,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Return the images of one channel and the labels in four idx files.
+    """Return the images, which have one channel, and the labels in four idx files.
 
     Args:
         paths: training images, training labels, test images, test labels.

@@ -104,7 +104,8 @@ def submissions(root: Path) -> list[Submitted]:
 
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
-    """Return leaderboard tables of our records and all submitted records. Submitted rows show their mark and who submitted them."""
+    """Return leaderboard tables of all submitted records together with the records of our own results. Submitted rows show their
+    mark and who submitted them."""
     named = []
     for one in found:
         for record in one.records:

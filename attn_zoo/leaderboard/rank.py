@@ -107,8 +107,8 @@ def _found_settings(run: Run) -> dict[str, Any]:
 def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
     """Return the runs of a dataframe without the trials of hyperparameter searches.
 
-    Of the final runs of each search, only those with the settings that it chose last remain. Their number of trials includes trials
-    that were recorded later.
+    Runs with the best settings of a search remain. If the search later chose other settings, only the runs with the latest choice
+    remain. The column ``trials`` of these runs counts all trials of the search, even those that were recorded later.
     """
     trial = pl.col("trial").is_not_null()
     recorded = runs.filter(trial).group_by("study").agg(pl.col("run_id").n_unique().cast(pl.Int64).alias("recorded"))

@@ -24,7 +24,7 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
 
     Args:
         spec: settings of the run.
-        seeds: seeds in place of the spec's. With several seeds, the command runs each of them.
+        seeds: seeds to run in place of the seed in ``spec``.
     """
     several = ",".join(map(str, seeds or [spec.seed]))
     words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]

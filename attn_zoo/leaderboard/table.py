@@ -111,7 +111,7 @@ class Within:
 class Board:
     """Scores of all rows within the same budget of one cost.
 
-    For a measured cost, each implementation group has its own budget. For a counted cost, all rows have the same.
+    For a measured cost, each implementation group has its own budget. For a counted cost, all rows have the same budget.
     """
 
     cost: str

@@ -37,9 +37,8 @@ def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling
 
 
 def is_met(curve: Curve, ceiling: float) -> bool:
-    """Return True if the last ``IN_A_ROW`` validation scores are at least ``SHARE`` of the ceiling. Without a ceiling, return
-    False.
-    """
+    """Return True if the last ``IN_A_ROW`` validation scores are at least ``SHARE`` of the ceiling, which is the highest possible
+    score. If ``ceiling`` is 0 (unknown), return False."""
     last = curve[-IN_A_ROW:]
     return bool(ceiling) and len(last) == IN_A_ROW and all(point["valid"] >= SHARE * ceiling for point in last)
 
@@ -47,7 +46,7 @@ def is_met(curve: Curve, ceiling: float) -> bool:
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
     """Return the steps, seconds and FLOPs of training until the validation score first was 50, 90 and 99 % of the ceiling.
 
-    Without a ceiling, the result is empty.
+    The ceiling is the highest possible validation score. If it is 0 (unknown), the result is empty.
 
     Returns:
         For each of ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` and ``flops`` until then, or None if the run did not

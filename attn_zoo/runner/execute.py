@@ -156,7 +156,7 @@ def run(
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
-    """Return the record of a run whose process ended before the run did, each time that it was tried.
+    """Return the record of a run that did not finish, because its process ended early each time that the run was tried.
 
     Args:
         status: status of the run.

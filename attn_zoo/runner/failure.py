@@ -14,9 +14,8 @@ from attn_zoo.runner.train import DivergedError, TimedOutError
 
 
 def failure(error: BaseException) -> tuple[Status, str]:
-    """Return the status and the reason to record for a run that ended in ``error``. Any part of the error may be code of a
-    plugin.
-    """
+    """Return the status and the reason to record for a run that ended in ``error``. If the class of the error belongs to a plugin
+    and reading its message fails, the reason says so."""
     try:
         return _told(error)
     except BaseException as second:  # also an interrupt, which the caller passes on

@@ -22,7 +22,7 @@ EVALUATION_TOKENS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric, with its name on task cards and the function that makes its meter."""
+    """Metric, with its name on task cards and the function that makes a ``Meter``, which computes the metric batch by batch."""
 
     name: str
     higher_is_better: bool
