@@ -86,8 +86,8 @@ def _relative(gap: Tensor, whole: Tensor) -> float:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Properties of the effective attention matrix of one head, and its distance from softmax's matrix. Rows of padded queries do
-    not count."""
+    """Properties of the effective attention matrix A of one head (the matrix with output = A V for values V), and its distance from
+    softmax's attention matrix. Rows of padded queries do not count."""
 
     row_sum_least: float
     """Smallest sum of a row; each row of softmax's matrix sums to 1."""
@@ -104,8 +104,9 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Return the properties of an effective attention matrix, and its distance from softmax's matrix ``exact``. ``query_valid`` is
-    True for queries that are real tokens; rows of other queries do not count."""
+    """Return the properties of an effective attention matrix A (the matrix with output = A V for values V), and its distance from
+    softmax's attention matrix ``exact``. ``query_valid`` is True for queries that are real tokens; rows of other queries do not
+    count."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)

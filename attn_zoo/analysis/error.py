@@ -25,7 +25,8 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Approximation errors of one mechanism with one set of options, its cost, and facts that help to interpret the errors."""
+    """Errors with which one mechanism, with one set of options, approximates the output of softmax attention. Its cost and facts
+    that help to interpret the errors are included."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
     """Relative errors in float64. For a mechanism that is not random, there is one draw."""
@@ -70,7 +71,8 @@ class ApproximationError:
 
 
 class Reference:
-    """Inputs of attention layers and their exact outputs, with which the outputs of mechanisms are compared.
+    """Inputs of attention layers, and the exact outputs of softmax attention for them, with which the outputs of mechanisms are
+    compared.
 
     Raises:
         ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
@@ -85,8 +87,8 @@ class Reference:
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Return the approximation errors of a mechanism. It is built for every layer and compared with the exact outputs. A random
-        mechanism is built once per seed.
+        """Return the errors with which a mechanism approximates softmax attention. The mechanism is built for every layer, and its
+        outputs are compared with the exact ones. A mechanism that draws random numbers is built once per seed.
 
         Args:
             name: name of the mechanism.

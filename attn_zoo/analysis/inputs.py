@@ -14,8 +14,8 @@ from attn_zoo.contract import Geometry, UnsupportedError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs:
-    """Queries Q, keys K and values V of one attention layer, after the projections and the split into heads of width d. The exact
-    output is softmax(Q Kᵀ / √d) V."""
+    """Queries Q, keys K and values V of one attention layer, after the projections and the split into heads of width d. Softmax
+    attention gives the output softmax(Q Kᵀ / √d) V for them."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch heads keys head_dim"]

@@ -16,7 +16,8 @@ _SIZE = (12.6, 4.6)
 def plot_matrix(
     effective: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], folder: Path, *, name: str, title: str
 ) -> list[Path]:
-    """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg, and return both paths.
+    """Draw the effective attention matrix of a mechanism, softmax's attention matrix and their difference into ``folder`` as
+    matrix.png and matrix.svg, and return both paths. The effective matrix A is the matrix with output = A V for values V.
 
     The colour scale is linear up to 1 / keys, which is the weight of a uniform average, and logarithmic above. On a linear scale, a
     few entries near 1 would hide all others.

@@ -67,7 +67,7 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Return the smallest number of rounds that is enough for a confidence interval of the median.
+    """Return the smallest number of rounds of timings that is enough for a confidence interval of the median quotient of two times.
 
     It is the least n with 2 · (1/2)ⁿ < 1 - ``confidence``. The interval then reaches from the smallest to the largest quotient.
 

@@ -121,7 +121,7 @@ class Measurement:
 
     @classmethod
     def read(cls, key: str, experiment: str, file: Path) -> Measurement:
-        """Return the measurement of ``experiment`` that a file contains.
+        """Return the measurement that a file contains. It must be one of the given experiment.
 
         Args:
             key: key of the command line that names the file, for error messages.
@@ -129,7 +129,7 @@ class Measurement:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it does not hold a measurement, or one of another experiment, or an incomplete one.
+            ValueError: the file contains no measurement, an incomplete measurement, or a measurement of another experiment.
         """
         try:
             return cls.from_dict(read_results(file, experiment, key))

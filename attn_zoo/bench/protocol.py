@@ -116,7 +116,8 @@ class TimingProtocol:
         return cls(**{name: value for name, value in data.items() if name in known})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the protocol as plain data, together with the clock, the method of synchronisation and the digest."""
+        """Return the protocol as a dictionary, together with the clock, the method of synchronisation and the result of
+        ``digest``."""
         clock, synchronisation = CLOCKS[self.device]
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 

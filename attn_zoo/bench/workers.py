@@ -53,8 +53,8 @@ class Worker:
     Args:
         make: class or function that makes the object in the process. It and its arguments must be picklable.
         environment: environment variables of the process, added to those of this one.
-        bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
-            addresses than it uses.
+        bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. It must be False for CUDA, which
+            reserves far more addresses than it uses.
     """
 
     def __init__(
@@ -65,10 +65,11 @@ class Worker:
         self._spawn()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Return the result of ``method(*arguments)`` of the object. The call may take ``limit`` seconds.
+        """Call the method with these arguments on the object in the process, and return the result. The call may take ``limit``
+        seconds.
 
         Raises:
-            WorkerError: it ran out of memory or time, or raised.
+            WorkerError: the call ran out of memory or time, or raised an error.
         """
         if not self._process.is_alive():
             self._spawn()

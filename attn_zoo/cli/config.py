@@ -164,7 +164,8 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Return the settings of a command from a composed config. They are not part of the specifications of its runs."""
+    """Return those settings of a composed config that belong to the command as a whole, such as the folder of records. They are not
+    part of the specification of any run."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)

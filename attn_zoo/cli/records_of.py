@@ -80,7 +80,8 @@ def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """Return the records at a path and its damaged files. The path is a folder, a packed file, or the file of a single record.
+    """Return the records at a path and its damaged files. The path is a folder, a packed file (one file with many records), or the
+    file of a single record.
 
     Raises:
         FileNotFoundError: nothing is there.

@@ -164,8 +164,8 @@ def _result(record: RunRecord) -> Result:
 
 
 def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
-    """Yield batches of trials, each a dictionary of values by key. The caller sends the scores of each batch back with ``send``.
-    Equal searches draw equal values."""
+    """Yield batches of trials. Each trial is a dictionary that maps the searched keys to values. After each batch, the caller must
+    send the list of scores back with ``send``. Equal searches draw equal values."""
     if study.tuning.sampler == "grid":
         grid = product(*([(key, value) for value in _choices(key, study.space[key])] for key in study.order))
         yield [dict(values) for values in islice(grid, study.trials)]

@@ -144,8 +144,8 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
 
 
 def unknown_of(card: AttentionCard | TaskCard) -> str:
-    """Return a warning that no check compares the outputs of a mechanism with its equation. It is empty if the mechanism is exact
-    or has a definition."""
+    """Return a warning that no check compares the outputs of a mechanism with its equation. The text is empty if the mechanism is
+    exact, so that it is compared with softmax, or if it has a method ``definition``. For a task it is empty, too."""
     known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
     return "" if known else NO_DEFINITION
 

@@ -124,7 +124,7 @@ class Subject:
             return None
 
     def draw(self, module: Attention, **settings: Any) -> Request:
-        """Return random inputs for ``module``. The settings are those of ``requests.draw``."""
+        """Return random inputs for ``module``. ``settings`` are keyword arguments of ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
@@ -133,7 +133,8 @@ class Subject:
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:
-        """Return random inputs of six examples. If padding is supported, each example has another kind of padding."""
+        """Return random inputs of six examples for ``module``. If padding is supported, each example has another kind of padding.
+        ``settings`` are keyword arguments of ``requests.draw``."""
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:

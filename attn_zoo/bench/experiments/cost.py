@@ -114,7 +114,7 @@ class StepCost(Timed, AttentionRows):
     uses it.
 
     To continue an interrupted measurement, run the same command with the same output again. Keys that are null have defaults that
-    depend on the level.
+    depend on the key ``level``.
     """
 
     level: str = option("layer", "what is timed: mechanism, layer, block (with optimiser) or model (with optimiser)")

@@ -16,7 +16,7 @@ from attn_zoo.terminal import table
 
 @dataclass
 class Growth(Timed, AttentionRows):
-    """Time and memory of layers at several lengths, and the exponent with which they grow."""
+    """Time and memory of layers at several lengths, and the exponent with which the time grows with the length."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "sequence lengths in tokens")
     more_heads: list[int] = option([], "other numbers of heads, with which the mechanisms of more_heads_of are measured too")

@@ -24,7 +24,7 @@ _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale"
 
 
 def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Add the options that select the texts or images which a model gets."""
+    """Add the options that select the texts or images which a model gets. ``sentences`` is the default number of sequences."""
     parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
@@ -32,7 +32,7 @@ def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Add the options that select the inputs on which mechanisms are compared."""
+    """Add the options that select the inputs on which mechanisms are compared. ``sentences`` is the default number of sequences."""
     parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
     add_model_inputs(parser, sentences)
     parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}; for a model up to 512)")

@@ -66,7 +66,8 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Return the mean spectrum over all sequences. An ``index`` that is too large raises an error after the first batch."""
+    """Return the cumulative singular values of every head's attention matrices, averaged over all sequences. If ``index`` is larger
+    than the number of singular values, an error is raised after the first batch."""
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
         average.add(attention_matrices(subject.model, batch))
@@ -76,10 +77,11 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """Return a spectrum as plain data, together with the model and its inputs.
+    """Return the cumulative singular values of attention matrices as a dictionary for JSON, together with a description of the
+    model and its inputs.
 
-    For each layer, it has the minimum, mean and maximum over heads of two figures. One is the share of the ``index`` largest
-    singular values in the sum of all. The other is how many singular values make up 90 % of this sum.
+    For each layer, it has the minimum, mean and maximum over heads of two numbers. One is the sum of the ``index`` largest singular
+    values as a share of the sum of all. The other is how many singular values make up 90 % of this sum.
     """
     return {
         "model": subject.name,
