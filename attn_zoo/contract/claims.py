@@ -60,8 +60,9 @@ class Geometry:
         return (self.key_value_heads or self.heads) * self.head_dim
 
     def cached_width(self, tensors: int = 2) -> int:
-        """Return how many numbers a cache holds per token. With a latent, this is the width of the latent. Otherwise it is the
-        channels of ``tensors`` tensors, which are keys and values by default.
+        """Return how many numbers a cache holds per token. If keys and values are projected from a latent vector
+        (``latent_dim``), this is the width of that vector. Otherwise it is the number of channels of ``tensors`` tensors
+        together, which are keys and values by default.
         """
         return self.latent_dim or tensors * self.key_value_dim
 
@@ -96,10 +97,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one example in evaluation mode, without padding. A cost of None is not stated.
+    """Cost of one example in evaluation mode, without padding. None means that a cost is not stated.
 
-    FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count, with
-    two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are those of float32.
+    FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count,
+    with two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are those of float32.
     """
 
     flops: int

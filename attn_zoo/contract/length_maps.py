@@ -232,8 +232,8 @@ Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
 
 
 def with_identity(built: Mapped) -> Mapped:
-    """Set the first map of a mechanism to the identity matrix, and return the mechanism. The map must have as many results as keys.
-    Linformer then equals softmax attention.
+    """Set the first map of a mechanism (which projects along the length) to the identity matrix, and return the mechanism. The
+    map must project n keys to n results. Linformer then equals softmax attention.
     """
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
     return built

@@ -20,8 +20,9 @@ def softmax_over_valid(
 ) -> Float[Tensor, "... keys"]:
     """Return the softmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. If sinks are given, the second axis of ``scores`` must be
-    that of heads, and the last axis of ``allowed`` must have as many entries as that of ``scores``.
+    ``allowed`` broadcasts against ``scores``; None allows everything. Sinks are learned scores, one per head, that join the
+    softmax but belong to no key. If sinks are given, the second axis of ``scores`` must be that of heads, and the last axis of
+    ``allowed`` must have as many entries as that of ``scores``.
     """
     if sinks is not None:
         sink = sinks.to(scores.dtype).view(-1, *[1] * (scores.dim() - 2)).expand(*scores.shape[:-1], 1)
@@ -37,8 +38,8 @@ def softmax_over_valid(
 def with_sink_token(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, sinks: Float[Tensor, "heads"]
 ) -> tuple[Queries, Keys, Keys, KeyValid]:
-    """Return the inputs with one more token before the first position. Its value is zero, and every query gives it the score of the
-    sink.
+    """Return the inputs with one more token before the first position. Its value is zero, and every query gives it the score of
+    the sink. A sink is a learned score in the softmax that belongs to no key.
 
     Heads become one channel wider. The new channel is 1 in queries, 0 in keys, and proportional to the sink in the key of the new
     token. Compute softmax attention with scores q·k / √(d + 1) over the returned inputs, and drop the first output and the last

@@ -101,7 +101,7 @@ class DropoutOptions:
 
 @dataclass
 class SinkOptions:
-    """Base class for the options of mechanisms whose softmax can have sinks."""
+    """Base class for the options of mechanisms whose softmax can have sinks, which are learned scores that belong to no key."""
 
     sinks: bool = field(default=False, kw_only=True, metadata={_LATER: True})
     """If true, the denominator of the softmax has one more term per head: the exponential of a learned number that starts at 0.

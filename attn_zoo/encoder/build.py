@@ -130,7 +130,7 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy every parameter of ``reference`` to ``model`` that both have with the same name and shape.
+    """Copy parameters of ``reference`` to ``model``: all those whose name and shape occur in both models.
 
     Extra projections of a mechanism (``streams``) become copies of the projections from which they start.
     """

@@ -219,8 +219,8 @@ class PositionClassifier(nn.Module):
 
     Args:
         classes: number of classes.
-        encoder: encoder of another classifier, which is then trained by both. The vector of its class token is ignored. None builds
-            an encoder without a class token from the remaining arguments.
+        encoder: encoder of another classifier. Training either classifier then changes this encoder. The vector of its class
+            token is ignored. None builds an encoder without a class token from the remaining arguments.
     """
 
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:

@@ -16,8 +16,8 @@ class Layout(NamedTuple):
     """Positions of each hash round, sorted by bucket and divided into chunks of slots. All positions of a chunk are in the same
     bucket.
 
-    The rank of a position in its bucket counts only earlier valid positions. So its chunk does not depend on later positions, and
-    padding is left out. Each bucket starts a new chunk.
+    The rank of a position in its bucket counts only earlier valid positions. So the chunk of a position does not depend on later
+    positions, and padding is left out. Each bucket starts a new chunk.
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
         Args:
             buckets: number of buckets.
             chunk: number of slots in a chunk.
-            wraps: if True, the last chunk of a bucket precedes its first.
+            wraps: if True, the last chunk of a bucket counts as the chunk before its first.
         """
         n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
         if valid is not None:
@@ -53,8 +53,8 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Return two numbers for each position: its chunk, and the chunk before that one. -1 means that there is no
-        chunk before.
+        """Return two numbers for each position: its chunk, and the chunk before its chunk. -1 means that there is no chunk
+        before.
         """
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)

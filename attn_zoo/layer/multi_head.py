@@ -333,8 +333,8 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose the order of projection and compression again, for the present length and maps. ``join_layers`` calls this after
-        joining.
+        """Choose the order of projection and compression again, for the present length and the present projections along it.
+        ``join_layers`` calls this after joining.
         """
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 

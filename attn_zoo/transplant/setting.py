@@ -87,7 +87,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Plan for one student: a candidate, the initialisation of its E and F, and a seed."""
+    """Plan for one student: a candidate, the initialisation of its matrices E and F, which project keys and values along the
+    length, and a seed.
+    """
 
     candidate: Candidate
     start: Start | None
@@ -96,7 +98,9 @@ class Trial:
 
     @property
     def init(self) -> str | None:
-        """Name of the initialisation of the matrices E and F. None if the mechanism has no such matrices."""
+        """Name of the initialisation of the matrices E and F, which project keys and values along the length. None if the
+        mechanism has no such matrices.
+        """
         return None if self.start is None else self.start.value
 
     @property

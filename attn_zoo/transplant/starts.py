@@ -36,13 +36,16 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 
 def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
-    """Return True if the mechanism has matrices E and F along the length, which can be initialised."""
+    """Return True if the mechanism has matrices E and F, which project keys and values along the length, so that these can be
+    initialised.
+    """
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Initialise E and F of every layer. F equals E, because the weight of projected value s is computed from projected key s.
+    """Initialise E and F of every layer, which project keys and values along the length. F equals E, because the weight of
+    projected value s is computed from projected key s.
 
     Args:
         stack: mechanisms of one model, in order. A matrix that layers share is computed from the sum of their moments.

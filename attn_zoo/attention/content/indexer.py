@@ -69,10 +69,10 @@ class Indexer(Attention[Options]):
         paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked;
         the paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
         chosen.
-    Choice: a loss of its own trains the indexer. It is the divergence between the softmax of I over all visible keys and the mean
-        attention weights of the heads. The paper uses this loss in its dense warm-up; here it is used throughout. The training
-        loop adds this loss to that of the task (see ``auxiliary_loss``). This loss trains the indexer alone, and no other loss
-        trains the indexer.
+    Choice: a loss of its own trains the indexer. It is the Kullback-Leibler divergence KL(p ‖ q), where p are the mean attention
+        weights of the heads, and q is the softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here
+        it is used throughout. The training loop adds this loss to that of the task (see ``auxiliary_loss``). This loss trains the
+        indexer alone, and no other loss trains the indexer.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
@@ -164,8 +164,8 @@ def index_loss(
     allowed: Bool[Tensor, "#batch 1 queries keys"] | None,
     key_valid: KeyValid,
 ) -> Float[Tensor, ""]:
-    """Return the loss of the indexer: the divergence of the softmax of ``index`` from the mean attention weights of the heads,
-    averaged over the real queries.
+    """Return the loss of the indexer: the Kullback-Leibler divergence KL(p ‖ q), averaged over the real queries. p are the mean
+    attention weights of the heads, and q is the softmax of ``index``.
 
     Args:
         index: index scores.

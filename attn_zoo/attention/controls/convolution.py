@@ -28,7 +28,7 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the
-    values that later outputs need, which are none for a kernel of one.
+    values that later outputs need, which are none for a kernel of width 1.
     """
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None

@@ -62,8 +62,8 @@ class Softmax(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why xFormers cannot run with sinks; else None. Its kernels need a multiple of 8 channels per head, and
-        a sink adds one.
+        """Return the reason why xFormers cannot run with sinks; else None. Sinks are learned scores in the softmax that belong to
+        no key. The kernels of xFormers need a multiple of 8 channels per head, and a sink adds one.
         """
         if implementation == "xformers" and options.sinks:
             return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
@@ -84,7 +84,7 @@ class Softmax(Attention[Options]):
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs of PyTorch's ``scaled_dot_product_attention``, which chooses a kernel by device, dtype and mask. A
-        sink becomes one more token.
+        sink, which is a learned score in the softmax that belongs to no key, becomes one more token.
         """
         if self.sinks is not None:
             query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)

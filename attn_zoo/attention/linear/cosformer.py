@@ -65,8 +65,8 @@ class CosFormer(Linear):
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error if the base class does not allow the lengths, or if there are more than M queries. Weights would turn
-        negative beyond M.
+        """Raise an error if the base class does not allow the lengths, or if there are more than M queries. M is the number of
+        positions for which the mechanism is built. Weights would be negative beyond it.
 
         Raises:
             UnsupportedError: there are more queries than M.
@@ -80,7 +80,7 @@ class CosFormer(Linear):
             )
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys, and M with it, in place."""
+        """Change the number of keys and M, the number of positions for which the mechanism is built, in place."""
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

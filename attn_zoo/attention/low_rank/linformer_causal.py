@@ -82,12 +82,12 @@ class LinformerCausal(Attention[Options]):
     earlier blocks.
 
     Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
-        which only later blocks see. With c = √(n k) a query has at most about 2 √(n k) keys.
+        which only later blocks see. With c = √(n k) a query is compared with at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
     Differs: the paper has no such form. Without causality a query sees the projected keys of all other blocks. One E and one F
         serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are set to
-        zero before they are projected. Inputs of another length than the one built for use the same c and parameters. At much
-        greater lengths the FLOPs grow with the square of the length.
+        zero before they are projected. If the length of an input is not the length for which the mechanism is built, c and the
+        parameters stay the same. At much greater lengths the FLOPs grow with the square of the length.
     """
 
     key_projection: nn.Parameter
@@ -165,6 +165,8 @@ class LinformerCausal(Attention[Options]):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed block by block. No temporary tensor is then longer than the keys that a block sees."""
+        """Return the outputs, computed block by block. So no temporary tensor has more columns than there are keys that a block
+        sees.
+        """
         projections = self.key_projection, self.value_projection
         return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=self.dropout_rate)

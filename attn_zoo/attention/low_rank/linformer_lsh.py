@@ -111,7 +111,7 @@ class LinformerLSH(LowRankAttention[Options]):
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs single keys."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs the keys of single tokens."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

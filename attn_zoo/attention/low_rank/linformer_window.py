@@ -61,8 +61,8 @@ class LinformerWindow(LowRankAttention[Options]):
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
     Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, w → window.
     Differs: the combination is in neither paper. A key within the window is also part of the projected keys. Tokens cannot be
-        compressed before they are projected, because the window needs single keys. Padding, shorter inputs and initialisation are
-        treated as in ``linformer``.
+        compressed before they are projected, because the window needs the keys of single tokens. Padding, shorter inputs and
+        initialisation are treated as in ``linformer``.
     Training: with ``init=pooling`` and ``equalised`` the accuracy on recall of 8 key-value pairs was 25 % after 700 steps and 66
         % after 1,770. Without these two options it was 12 % after 700 steps (one seed each).
     """
@@ -70,7 +70,7 @@ class LinformerWindow(LowRankAttention[Options]):
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs single keys."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs the keys of single tokens."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

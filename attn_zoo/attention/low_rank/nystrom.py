@@ -77,9 +77,9 @@ class Nystrom(Attention):
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
     Differs: by default there is no convolution (``convolution``; the paper's spans 33 positions). Landmarks are means of valid
         tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The iteration for the
-        pseudo-inverse starts from A of each head of each example, scaled by its own norms. The paper's code takes maxima over the
-        whole batch. The convolution has one kernel per head over positions; padded positions count as zeros. Everything is computed
-        in float32 or more.
+        pseudo-inverse starts from the transpose of A, separately for each head of each example, and divides it by the norms of
+        this A alone. The paper's code takes maxima over the whole batch. The convolution has one kernel per head over positions;
+        padded positions count as zeros. Everything is computed in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
@@ -111,7 +111,9 @@ class Nystrom(Attention):
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, with the two long softmaxes computed by PyTorch's fused kernels."""
+        """Return the outputs of ``attend``, where PyTorch's fused kernels compute attention from landmarks to tokens and from
+        queries to landmarks.
+        """
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -170,7 +172,7 @@ def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
     """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is the smaller
-    of ``most`` and the length. Also return a mask that is True for parts with any valid token; None means all parts.
+    of ``most`` and the length. Also return a mask that is True for parts with any valid token, or None if all parts have one.
     """
     m = min(most, tokens[0].shape[2])
     if valid is None:

@@ -86,9 +86,9 @@ class SparseCompression(hca.LengthCompression):
         value of the head itself. For the m tokens before them, Cᵃ is a linear map of the key or value. The indexer reads the
         queries and keys of all heads. Scores of all entries are computed and masked. If index scores are equal, the first entry
         is chosen.
-    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the divergence between the softmax of the index scores
-        over the visible entries and the mean attention weights of the heads. This loss trains the indexer alone, and no other
-        loss trains the indexer.
+    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the Kullback-Leibler divergence KL(p ‖ q), where p are
+        the mean attention weights of the heads, and q is the softmax of the index scores over the visible entries. This loss
+        trains the indexer alone, and no other loss trains the indexer.
     """
 
     options: Options

@@ -52,7 +52,8 @@ class Pooling(Attention[Options]):
         outputs, as for every mechanism; the paper's mixer has no projections. Averages are over the real tokens in the window, as
         the paper's are over the positions inside the image. Attention over pooled keys and values is another mechanism: linformer
         with projection=mean.
-    Nature: A layer sees its window alone, with equal weights. Tokens beyond a few positions are neither recalled nor copied.
+    Nature: In each layer, a position sees only its window, with equal weights. Tokens beyond a few positions are neither recalled
+        nor copied.
     """
 
     saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)

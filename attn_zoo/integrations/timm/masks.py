@@ -12,7 +12,8 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Return the padding mask, which is True for a real token, of a mask as for ``scaled_dot_product_attention``.
+    """Convert a mask as for ``scaled_dot_product_attention`` to a padding mask, and return the padding mask. It is True for a
+    real token.
 
     The mask must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
     lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several

@@ -36,8 +36,9 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to the valid keys of all blocks that its block sees. Each block of
-    queries is in exactly one of the tables.
+    """Return the outputs of softmax attention from each query to the valid keys of all blocks that its block sees. A table lists
+    some blocks of queries, and for each of them the blocks of keys that it sees. Each block of queries must be in exactly one of
+    the tables.
     """
     batch, heads, n, _ = query.shape
     valid = real_positions(query, key_valid)

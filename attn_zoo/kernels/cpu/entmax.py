@@ -33,7 +33,8 @@ def temper(alpha: float) -> float:
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Overwrite multiplied scores with the weights of α-entmax. Scores at hidden keys must be -inf.
+    """Overwrite scores with the weights of α-entmax. The scores must be multiplied by ``temper(alpha)``. Scores at hidden keys
+    must be -inf.
 
     Returns:
         The weights, and for each row the largest score and the threshold relative to it, for ``weights_and_slopes_``.
@@ -60,7 +61,7 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """Return the gradient of the scores, which overwrites the gradient of the weights."""
+    """Return the gradient of the scores, given u of ``weights_and_slopes_``. It overwrites the gradient of the weights."""
     grad_weights = grad_weights.mul_(u)
     # Σ u is at least Σ p, so that the floor changes only sums that are zero.
     mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)
