@@ -123,8 +123,8 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return one warning for each option that runs but makes the mechanism useless. By default the class attribute
-        ``saturates`` lists them: options that must be smaller than the number of keys.
+        """Return one warning for each option that runs but makes the mechanism useless. By default there is one for each option
+        in the class attribute ``saturates`` whose value is at least the number of keys.
         """
         n = geometry.keys
         return tuple(

@@ -29,8 +29,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products, and 0 parameters.
 
     The state holds the current value, and the earlier values that later positions link to. After t of n positions there are at
-    most t of them per head of values. There are also at most r (n - t), where r is ``links`` - 1 times the number of heads that
-    read one head of values. The two limits are equal at n - t = n / (r + 1), where the state is largest.
+    most t such earlier values per head of values. There are also at most r (n - t), where r is ``links`` - 1 times the number of
+    heads that read one head of values. The two limits are equal at n - t = n / (r + 1), where the state is largest.
     """
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1

@@ -60,7 +60,8 @@ class DenseSynthesizer(Synthesizer[Options]):
     is quadratic in the length, as for softmax.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
-    Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys of the longest input.
+    Symbols: F(X) = W₂ ReLU(W₁ X) + b, where W₁ → the layer's query projection, W₂ → weights, b → biases; N → keys of the longest
+        input.
     Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the
         factorised form, a token has two lists of scores, of a = ``factor`` and ⌈N/a⌉ numbers. The score of key j is the product
         of number j mod a of the first list and number ⌊j/a⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so scores

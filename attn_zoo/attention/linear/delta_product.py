@@ -71,9 +71,9 @@ class DeltaProduct(ChunkedMemory[Options]):
     """Memory of fixed size that several delta rules update at each token. This lets it track states such as permutations.
 
     Paper: Siems et al. 2025 (DeltaProduct, its gated form); the decay is that of the gated delta rule.
-    Symbols: n_h → rules, α → exp of ForgetGate, β of rule j → computed from the stream ``strength_j`` (a stream is a further
-        projection of the tokens); k and v of rule j → the streams ``key_j`` and ``value_j`` or, for the first rule, the keys and
-        values of the layer.
+    Symbols: n_h → rules, α → exp of the log decays from the module ForgetGate, β of rule j → computed from the stream
+        ``strength_j`` (a stream is a further projection of the tokens); k and v of rule j → the streams ``key_j`` and ``value_j``
+        or, for the first rule, the keys and values of the layer.
     Differs: SiLU and normalisation to unit length are applied here, to queries and keys. Short convolutions and the output gate
         belong to the layer. The decay and each β are computed from one number per head: the sum of their stream over the
         channels, divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head,

@@ -57,8 +57,8 @@ class GatedDeltaRule(ChunkedMemory[Options]):
     """Memory of fixed size that decays, and in which a token replaces the value stored at its key.
 
     Paper: Yang et al. 2024, Eq. 10; the decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
-    Symbols: α → exp of ForgetGate, β → computed from the stream ``strength`` (a stream is a further projection of the tokens), S
-        → MemoryState.summed (transposed).
+    Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
+        further projection of the tokens), S → MemoryState.summed (transposed).
     Differs: the decay acts before the update, as in fla and transformers, so what a token writes is not yet decayed. SiLU and
         normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong
         to the layer. The decay and β are each computed from one number per head: the sum of their stream over the channels,

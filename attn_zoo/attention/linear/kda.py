@@ -56,8 +56,8 @@ class KimiDelta(ChunkedMemory[Options]):
     """Gated delta rule with a separate decay for each channel of the key, so each feature of the memory decays at its own rate.
 
     Paper: Kimi Team 2025 (Kimi Linear).
-    Symbols: α → exp of ForgetGate, β → computed from the stream ``strength`` (a stream is a further projection of the tokens), S
-        → MemoryState.summed.
+    Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
+        further projection of the tokens), S → MemoryState.summed.
     Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and normalisation to unit length are
         applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. β is computed from
         one number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. Outputs

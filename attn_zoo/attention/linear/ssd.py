@@ -55,7 +55,8 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     writes.
 
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
-    Symbols: C, B, x → SiLU of query, key and value; Δ → ForgetGate.step of δ; D → skip; S → MemoryState.summed.
+    Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step; D → skip; S →
+        MemoryState.summed.
     Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's
         short convolution and gated norm belong to the layer. δ is one number per head and token: the sum over the channels of the
         stream ``step`` (a stream is a further projection of the tokens), divided by √d. A decay is at least 2e-9 per token.

@@ -80,7 +80,8 @@ class KernelizedLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1; Choromanski et al.
         2021, Lemma 1, for the random features.
-    Symbols: E, F → matrix of MatrixMap, k → projected_length, φ → feature_map, m → features.
+    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, φ → feature_map, m →
+        features.
     Differs: the combination is in none of the papers. Padding, shorter inputs and initialisation are treated as in ``linformer``.
         All heads share one draw of random features, which are computed in float32 or more.
     """

@@ -54,7 +54,7 @@ class Linformer(LowRankAttention[Options]):
     """Softmax attention to keys and values that are projected along the length, from n to k.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
-    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys.
+    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys.
     Differs: padded keys and values are set to zero before they are projected (the paper has no padding). Inputs shorter than n
         count as padded to n. E and F start from N(0, 1/n), so that projected keys and values have the scale of the original ones;
         the paper's theorems use N(0, 1/k). With ``init=average`` they start from N(1/n, 1/n), and with ``init=pooling`` as

@@ -85,7 +85,8 @@ class LinformerLSH(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
         sorting by bucket and then by position (Eq. 6).
-    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
+    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, n_buckets →
+        buckets, R → rotations, w → window.
     Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
         many neighbours on both sides; in Eq. 6 it sees its own chunk and the one before. Neighbours are seen even if they are in
         another bucket. A position sees itself, and is also part of the projected keys. If there are more than 16 buckets, several
@@ -111,7 +112,7 @@ class LinformerLSH(LowRankAttention[Options]):
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs the keys of single tokens."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs the key of each token."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

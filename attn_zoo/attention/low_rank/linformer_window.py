@@ -59,7 +59,7 @@ class LinformerWindow(LowRankAttention[Options]):
     """Softmax attention to a window of keys, and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
-    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, w → window.
+    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, w → window.
     Differs: the combination is in neither paper. A key within the window is also part of the projected keys. Tokens cannot be
         compressed before they are projected, because the window needs the keys of single tokens. Padding, shorter inputs and
         initialisation are treated as in ``linformer``.
@@ -70,7 +70,7 @@ class LinformerWindow(LowRankAttention[Options]):
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs the keys of single tokens."""
+        """Return None: tokens cannot be compressed before they are projected, because the window needs the key of each token."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

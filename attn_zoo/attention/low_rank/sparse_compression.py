@@ -79,9 +79,9 @@ class SparseCompression(hca.LengthCompression):
     entry is a weighted sum of 2 m tokens. All heads see the same entries.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
-    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter before, which maps the m tokens before an entry's own m
-        tokens; Z^b → gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ
-        and Zᵃ), q^I and w → index_query and index_weight.
+    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter ``before``, which maps the m tokens before an entry's
+        own m tokens; Z^b → gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1:
+        Cᵃ and Zᵃ), q^I and w → index_query and index_weight.
     Differs: all differences that ``length_compression`` lists apply here, too. For the own m tokens of an entry, Cᵇ is the key or
         value of the head itself. For the m tokens before them, Cᵃ is a linear map of the key or value. The indexer reads the
         queries and keys of all heads. Scores of all entries are computed and masked. If index scores are equal, the first entry

@@ -58,7 +58,7 @@ class SparseLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
-    Symbols: E, F → matrix of MatrixMap, k → projected_length, n → keys, α → alpha.
+    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, α → alpha.
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key. A projected key mixes all
         tokens, so no single token is left out. With projections by windows, the tokens of one window are left out. Padding,
         shorter inputs and initialisation are treated as in ``linformer``.
