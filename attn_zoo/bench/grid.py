@@ -43,8 +43,8 @@ def resolve_device(name: str) -> str:
 
 @dataclass
 class Grid:
-    """Keys that every experiment of ``attn-zoo measure`` has, with their defaults. A new object checks its values and fills in
-    those that depend on the device.
+    """Keys of the command line that every experiment of ``attn-zoo measure`` has, with their defaults. A new object checks the
+    values of its keys, and fills in defaults that depend on the device.
 
     Raises:
         ValueError: a value breaks its rule.

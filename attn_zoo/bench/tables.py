@@ -80,7 +80,7 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 
 
 def machine(found: Measurement) -> str:
-    """Return the device, the number of threads and the version of PyTorch with which a measurement was made."""
+    """Return the GPU, or the CPU and the number of threads, with which a measurement was made, and the version of PyTorch."""
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"

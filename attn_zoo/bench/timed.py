@@ -36,7 +36,7 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: a text is not a row, a row is named twice, none is named, or an option breaks its rule.
+        ValueError: a text does not have this form, two texts describe the same, there is no text, or an option breaks its rule.
     """
     found = {}
     for row in rows_of(texts):
@@ -113,7 +113,7 @@ class Timed(Grid):
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Rules of the timings."""
+        """Rules of the timings, such as the number of rounds."""
         names = ("rounds", "order", "seed", "allocator")
         return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
 

@@ -23,8 +23,8 @@ _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 
 
 def layer_axes(file: Path) -> list[CostAxis]:
-    """Return cost axes for the leaderboard, two for each length in a file of ``attn-zoo measure``. They are the time and the peak
-    memory of a forward and backward pass of one layer.
+    """Return measured costs by which the leaderboard can compare mechanisms, two for each length in a file of ``attn-zoo measure``.
+    They are the time and the peak memory of a forward and backward pass of one layer.
 
     Raises:
         OSError: the file cannot be read.

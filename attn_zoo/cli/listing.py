@@ -36,7 +36,7 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def describe(name: str) -> str:
-    """Return the card of the mechanism or task with this name, as text.
+    """Return the card (the registered description) of the mechanism or task with this name, as text.
 
     Raises:
         UnknownNameError: nothing has this name.

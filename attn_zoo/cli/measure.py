@@ -80,7 +80,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
 
     Returns:
         The exit status. It is 1 if a measurement failed in an experiment that needs all (``Grid.whole_groups``), or if the
-        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Figures that are already written stay in the file.
+        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Values that are already written stay in the file.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.

@@ -95,8 +95,8 @@ def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) 
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """In float64, the outputs and all gradients of ``eager`` equal those of ``definition``, with and without padding. This method
-    of the mechanism computes its equation in a few plain steps.
+    """In float64, the outputs and all gradients of ``eager`` equal those of ``definition``, with and without padding.
+    ``definition`` is a method of the mechanism that computes the equation of the paper in a few plain steps.
 
     Above 129 positions, and also under no_grad, only outputs are compared. If the definition is slow, only the shorter sizes are
     compared, and the report says so.

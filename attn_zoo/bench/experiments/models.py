@@ -48,7 +48,7 @@ class Generating(nn.Module):
         self.model, self.tokens, self.cached = model, tokens, cached
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the ids (batch, tokens) that are generated from a prompt. ``ids`` has the shape (batch, prompt)."""
+        """Return token ids (batch, tokens): those of the prompt ``ids`` (batch, prompt), followed by the generated ones."""
         new = self.tokens - ids.shape[1]
         how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
         return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)

@@ -55,8 +55,8 @@ def _error(parsed: argparse.Namespace) -> int:
 def measure_error(
     reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
-    """Return the approximation errors of the mechanisms ``compared``, as plain data. The entry ``refused`` lists the mechanisms
-    that do not support these inputs, with the reasons.
+    """Return the errors with which the mechanisms ``compared`` approximate softmax attention, as a dictionary for JSON. The entry
+    ``refused`` lists the mechanisms that do not support these inputs, with the reasons.
 
     Raises:
         ValueError: no mechanism supports these inputs.

@@ -59,8 +59,8 @@ def _matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """Return three results: facts about the effective attention matrix as plain data, this matrix, and softmax's matrix on the same
-    inputs."""
+    """Return three results for a mechanism and one head: properties of the effective attention matrix A (the matrix with output = A
+    V for values V) as a dictionary for JSON, the matrix A, and softmax's attention matrix on the same inputs."""
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:
