@@ -33,7 +33,8 @@ OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
 
 
 class Attention(nn.Module, Generic[OptionsT]):
-    """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to one output per query.
+    """Base class of mechanisms. A mechanism maps queries, keys and values of separate heads to one output per query. Its card
+    (``AttentionCard``) lists its options, implementations and capabilities.
 
     This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each
     further implementation ``x`` on its card. These methods may assume that shapes fit the geometry and that padded keys and
@@ -47,7 +48,7 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     Args:
         geometry: sizes that the surrounding model fixes, such as the numbers of heads and keys.
-        options: an instance of ``card.options``.
+        options: an instance of ``card.options``, the dataclass of the mechanism's options.
         implementation: a name on the card, or ``definition`` if the class defines it.
 
     Raises:

@@ -13,7 +13,8 @@ from attn_zoo.contract.untraced import untraced
 
 
 class RedrawnAttention(Attention[OptionsT]):
-    """Mechanism with a random buffer, whose name is ``drawn``. In training it is drawn again after every ``options.redraw`` calls.
+    """Mechanism with a random buffer, whose name the class attribute ``drawn`` gives. In training the buffer is drawn again after
+    every ``options.redraw`` calls.
 
     The buffer ``training_calls`` counts the training calls. A state dict without this buffer can be loaded, too; the count then
     starts at 0.

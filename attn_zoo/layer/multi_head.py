@@ -34,12 +34,12 @@ CACHED_BYTES = 2**20
 class MultiHeadAttention(Projections):
     """Multi-head attention layer with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
 
-    The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one for both. Some
-    mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
+    The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one for both.
+    Some mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
 
-    Some mechanisms compress the length of the tokens X by a matrix E. Let W be the projection to keys or values. Because (E X) W =
-    E (X W), the tokens can be compressed before they are projected. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where the
-    vector 1 is zero at padded positions. So both orders give the same result.
+    Some mechanisms compress the length of the tokens X by a matrix E. Let W be the projection to keys or values. Because (E X) W
+    = E (X W), the tokens can be compressed before they are projected. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where
+    the vector 1 is zero at padded positions. So both orders give the same result.
 
     Args:
         dim: width of the tokens, divisible by ``heads``.
@@ -55,27 +55,29 @@ class MultiHeadAttention(Projections):
         bias: if True, projections have a bias.
         output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
             mechanism, ``dropout``.
-        order: see ``Order``. ``compress_first`` raises an error if the mechanism does not support it.
+        order: whether tokens are projected first or compressed along the length first; see ``Order``. ``compress_first`` raises
+            an error if the mechanism does not support it.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention only), in
             positions. 0 means none; 4 is usual. It is initialised as the identity; see ``ShortConvolution``.
         output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
-            b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head, and ``none`` has
-            none. Qiu et al. 2025, arXiv:2505.06708.
+            b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head, and ``none``
+            has none. Qiu et al. 2025, arXiv:2505.06708.
         key_value_heads: number of heads of keys and values. The same number of consecutive heads of queries share each of them:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
             arXiv:1911.02150). 0 means as many as ``heads``. Streams that start as keys or values are shared, too.
         latent_dim: width of a latent vector RMSNorm(x W) of every token x. Keys, values and their streams are projected from it:
-            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the latent
-            in place of keys and values. A state that holds sums, or compressed keys and values, holds these as before. Differs:
-            there is no rotary key beside the latent, because the layer has no rotary positions. Queries come from the tokens, not
-            from a latent of their own.
+            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the
+            latent in place of keys and values. A recurrent state that holds sums, or compressed keys and values, is the same as
+            without a latent. Differs: there is no rotary key beside the latent, because the layer has no rotary positions.
+            Queries come from the tokens, not from a latent of their own.
         **options: options of the mechanism, which are the fields of ``card(attention).options``.
 
     Raises:
-        ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set
-            with a context or a latent.
+        ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is
+            set with a context or a latent.
         UnknownNameError: there is no such mechanism, implementation or option.
-        UnsupportedError: the mechanism does not declare a requested capability, or a short convolution is requested with a context.
+        UnsupportedError: the mechanism does not declare a requested capability, or a short convolution is requested with a
+            context.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ class Projections(nn.Module):
     Args:
         mechanism: mechanism that reads the projected tokens.
         dim: width of the tokens of the queries, and of the outputs.
-        context_dim: width of the tokens from which keys and values are projected. If the geometry has a latent, these are projected
-            to latents first.
+        context_dim: width of the tokens from which keys and values are projected. If ``latent_dim`` of the geometry is set, these
+            tokens are first projected to latent vectors.
         fused: if True, one linear map computes queries, keys and values together. Their tokens must have equal widths.
         bias: if True, projections have a bias.
         output_gate: one of ``OUTPUT_GATES``.

@@ -52,8 +52,8 @@ def check(
         padded: True if there are padded passages apart from the training passages that ``setting.short`` shortens.
 
     Returns:
-        For each candidate, True if the mechanism has matrices E and F, which project keys and values along the length, and which
-        can be initialised, in at least one layer of a hybrid.
+        For each candidate, True if at least one layer has matrices E and F, which project keys and values along the length and
+        can be initialised.
 
     Raises:
         ValueError, UnsupportedError: the mechanism cannot be used in this model, or does not support the padding of the passages.

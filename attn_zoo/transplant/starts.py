@@ -36,9 +36,7 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 
 def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
-    """Return True if the mechanism has matrices E and F, which project keys and values along the length, so that these can be
-    initialised.
-    """
+    """Return True if the mechanism has matrices E and F, which project keys and values along the length and can be initialised."""
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 
