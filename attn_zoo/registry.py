@@ -167,7 +167,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def card(name: str) -> AttentionCard:
-    """Return the card of the mechanism called ``name``.
+    """Return the card of the mechanism called ``name``: its title, paper, capabilities, options and cost formulas.
 
     Raises:
         UnknownNameError: no mechanism has this name; the message suggests the most similar one.
@@ -182,7 +182,7 @@ def card(name: str) -> AttentionCard:
 
 
 def task_card(name: str) -> TaskCard:
-    """Return the card of the task called ``name``.
+    """Return the card of the task called ``name``: its title, source, metric, options and presets.
 
     Raises:
         UnknownNameError: no task has this name; the message suggests the most similar one.

@@ -60,7 +60,8 @@ def fit(
     Args:
         rows: cells of each row.
         head: names of the columns; empty for a table without a head.
-        optional: names of columns that may be left out, in the order of removal. The last line then names those that were.
+        optional: names of columns that may be left out, in the order of removal. The last line then names the columns that were
+            left out.
         right: names of columns that are aligned on the right, in which only the heading is wrapped.
         whole: names of further columns in which only the heading is wrapped.
         wide: keep every column at its full width.

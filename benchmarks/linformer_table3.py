@@ -177,8 +177,8 @@ class LinformerTable3(Timed):
     """Table 3 of the Linformer paper on this machine: time and memory that Linformer saves against materialised and against fused
     softmax.
 
-    On CUDA, the grid is that of the paper; on a CPU, it is one that takes minutes. Keys that are null take the defaults of the
-    device.
+    On CUDA, the lengths and widths are those of the paper; on a CPU, they are smaller, so that the program takes minutes. Keys
+    that are null take the defaults of the device.
     """
 
     # Null until the device is known.

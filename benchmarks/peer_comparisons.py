@@ -70,7 +70,8 @@ class Comparison:
 
     def row(self, given: RowName) -> RowName:
         """Return the name of our layer in this comparison: its mechanism, options and implementation. The implementation is that
-        of ``given``, and so is the option that both sides share, if ``given`` has it."""
+        of ``given``, and so is the value of the option that our layer shares with those of public packages, if ``given`` has it.
+        """
         options = {self.hyperparameter: self.value} if self.hyperparameter else {}
         return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
 

@@ -41,7 +41,7 @@ class Benches:
         """Return the seconds of each part of a step, such as its forward pass; see ``Bench.parts``.
 
         Args:
-            role: ``baseline`` for softmax, or another word for the other mechanism.
+            role: ``baseline`` for softmax; any other word for the mechanism that is timed beside it.
         """
         if self._benches.get(role, (None,))[0] != subject:
             rig = rig_for("mechanism", subject, self.sizes)

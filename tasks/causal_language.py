@@ -107,7 +107,8 @@ class CausalLanguage(TextTask):
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of scored tokens: those that repeat rare text of their sequence, and the rest."""
+        """Return two masks of scored tokens: those that repeat rare text of their sequence (``repeated``), and all other scored
+        tokens (``rest``)."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 

@@ -94,8 +94,8 @@ class FlipFlop(SyntheticTask):
     ignore instructions.
 
     Source: the flip-flop language of Liu et al. 2023, Section 3, with 512 tokens and two symbols. The share of ignore instructions
-        is 0.8 in training, and 0.98 (sparse) and 0.1 (dense) out of distribution. They train a Transformer with 6 layers and width
-        512 on 10,000 batches of 16. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
+        is 0.8 in training, and 0.98 (sparse) and 0.1 (dense) out of distribution. The authors train a Transformer with 6 layers
+        and width 512 on 10,000 batches of 16. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
     Differs: sequences are shorter. Only the symbols after reads are predicted; the source also scores only these. With more than
         two ``symbols``, the chance level and the accuracy of counting are lower.
     """

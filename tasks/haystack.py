@@ -135,7 +135,8 @@ class Haystack(SyntheticTask):
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each fifth of the depth. Their scores show how accuracy depends on depth."""
+        """Return a mask of the examples for each fifth of the depth. The scores on these fifths show how accuracy depends on
+        depth."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 

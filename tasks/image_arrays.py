@@ -86,7 +86,7 @@ class ImageArrays(PatchTask):
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
         return _splits(root / Path(self.options.path).expanduser(), self.expected, self.options.valid, self.options.train)
 
 

@@ -126,7 +126,7 @@ class ImageFolder(PatchTask):
         return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
         o = self.options
         return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
 

@@ -114,12 +114,12 @@ class MaskedLanguage(TextTask):
         sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random
         order until there are enough tokens, so the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` select the
         same text at every ``length``. Perplexity is per token, so compare it only between runs with the same kind of token.
-        ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split. Seven in eight articles of the published
-        valid split are its train, the rest is valid, and the published test split is test. For ``novels``, one author in eight is
-        valid and one in eight is test, chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file.
-        ``python`` is the code of Python's standard library as installed, without tests. It needs no data folder. In code, names
-        recur far apart, so attention lowers the loss early in training. Another version of Python gives other data. Sequences that
-        also occur in a later split are left out.
+        ``wikitext`` has its published splits. For ``wikitext_valid``, the published training split is not needed: seven in eight
+        articles of the published valid split are used as train and the rest as valid, and the published test split is used as
+        test. For ``novels``, one author in eight is valid and one in eight is test, chosen by a hash of names. ``python`` and
+        ``folder`` are divided in the same way by file. ``python`` is the code of Python's standard library as installed, without
+        tests. It needs no data folder. In code, names recur far apart, so attention lowers the loss early in training. Another
+        version of Python gives other data. Sequences that also occur in a later split are left out.
     """
 
     options: Options
@@ -131,7 +131,8 @@ class MaskedLanguage(TextTask):
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of predicted tokens: rare tokens that the sequence shows only at distant positions, and the rest."""
+        """Return two masks of predicted tokens: rare tokens that the sequence shows only at distant positions (``repeated``), and
+        all other predicted tokens (``rest``)."""
         made = self.made()
         shown, asked = made["train ids"], made["train labels"]
         frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)

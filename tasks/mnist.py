@@ -64,7 +64,7 @@ class Mnist(PublishedTask):
     mirrored = False
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
         return _splits(root, self.options.valid, self.options.train)
 
 

@@ -62,7 +62,7 @@ class Options:
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
-    """Return the presets of a task of text classification.
+    """Return the presets (named sizes of network, data and training) of a task of text classification.
 
     Args:
         steps: number of training steps of the preset ``lra``, which has the published size.
@@ -213,7 +213,8 @@ class Sst2(Sentences):
     """Classification of phrases of film reviews by sentiment, as positive or negative.
 
     Source: 67,349 training phrases, including parts of sentences, and 872 sentences, which are GLUE's development split.
-    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. Phrases of test sentences are in neither.
+    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. Phrases of test sentences are in neither of
+        these splits.
     """
 
     data = SST2

@@ -107,9 +107,9 @@ class StateWords(SyntheticTask):
     negative eigenvalues. A network is trained on words of ``length`` elements and tested on longer ones. Scores are recorded by
     position.
 
-    Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. They use width 128, and 2 layers for parity. They
-        train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2. The
-        option ``swaps`` with S5 corresponds to their words of exchanges of two things only.
+    Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. The authors use width 128, and 2 layers for parity.
+        They train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
+        The option ``swaps`` with S5 corresponds to their words of exchanges of two things only.
     Differs: words have one length in training. The state is predicted at every position, so a score is over all positions of a
         part of the test words, not over the last position only. The network has no position embeddings, because those beyond
         ``length`` would be untrained. FLOPs are counted at ``test_length``.

@@ -253,7 +253,8 @@ def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, r
 
 
 def is_above_control(row: Row) -> bool:
-    """Return True if a row is significantly better than the best control, or if there is no control to compare it with."""
+    """Return True if a row is significantly better than the best control (a network that cannot select tokens by content), or if
+    there is no control to compare the row with."""
     return row.against_control is None or row.against_control.outcome == Outcome.BETTER
 
 
@@ -297,7 +298,8 @@ def cost_of(row: Row, cost: str) -> float | None:
 def ordered(table: Table, by: str) -> Table:
     """Return the table with its rows sorted by score (the best first) or by a cost (the lowest first). Controls come last.
 
-    For a measured cost, rows are sorted within their implementation groups.
+    For a measured cost, rows are sorted within their implementation groups (rows with the same requested implementation and
+    machines).
 
     Args:
         by: one of ``ORDERS``.
@@ -335,7 +337,8 @@ def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: boo
 def comparable(one: Row, other: Row, cost: str) -> bool:
     """Return True if the costs of two rows can be compared.
 
-    Counted costs can always be compared. Measured costs can be compared only within one implementation group on one machine.
+    Counted costs can always be compared. Measured costs can be compared only within one implementation group (rows with the same
+    requested implementation and machine).
     """
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False

@@ -79,8 +79,8 @@ def difference(
 ) -> Difference:
     """Return the comparison of later records ``b`` with earlier records ``a``, row by row.
 
-    Records belong to the same row if their specs are equal except for the seed. Scores are compared for the seeds that both sides
-    have, because data order and initial weights are then the same.
+    Records belong to the same row if their specs are equal except for the seed. Only scores with the same seed are compared,
+    because data order and initial weights are then the same.
 
     Args:
         tolerance: largest loss of score that never counts as worse.

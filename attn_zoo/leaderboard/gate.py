@@ -139,7 +139,8 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
     """Return the costs of a row that changed from the earlier runs ``a`` to the later runs ``b``.
 
-    Counted costs are always compared. Time and memory are compared only if both sides were measured on the same kind of processor.
+    Counted costs are always compared. Time and memory are compared only if the earlier and the later runs were measured on the
+    same kind of processor.
 
     Args:
         a: earlier runs of the row, by seed.

@@ -122,7 +122,7 @@ def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
 
 
 def plot_svg(panels: Sequence[Panel]) -> str:
-    """Return the panels as one picture in SVG. Its letters are text instead of outlines, which keeps it small."""
+    """Return the panels as one picture in SVG. Letters are stored as text instead of outlines, which keeps the file small."""
     import matplotlib
 
     with matplotlib.rc_context(settings("cost", outlined=False)):
@@ -145,8 +145,9 @@ def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
 def looks(tables: Iterable[Table]) -> Mapping[str, Look]:
     """Return the colour and marker of each mechanism.
 
-    Softmax is a black star. Up to ``NAMED`` others have a colour and marker of their own: Linformer, then those with several rows
-    on a task, those on a Pareto front, and those with the best scores. All others are grey dots.
+    Softmax is a black star. Up to ``NAMED`` other mechanisms have a colour and marker of their own: Linformer, then mechanisms
+    with several rows on a task, mechanisms on a Pareto front, and those with the best scores. All remaining mechanisms are grey
+    dots.
     """
     places: dict[str, list[tuple[bool, bool, float]]] = {}
     for table in tables:

@@ -84,7 +84,8 @@ class Estimate:
         """Return this difference of scores as text.
 
         Args:
-            share: True for a percentage metric, whose differences are written in points of 100; others have three digits.
+            share: True for a percentage metric, whose differences are written in points of 100. Differences of other metrics are
+                written with three digits.
             sign: ``+`` to write the sign of a positive difference.
         """
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)

@@ -269,7 +269,8 @@ class Row:
 
     @property
     def trials(self) -> int:
-        """Number of trials of the search that found the row's settings, or 0 if there was no search."""
+        """Number of trials (runs with other settings) of the hyperparameter search that found the row's settings, or 0 if there
+        was no search."""
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     def block_of(self, cost: str) -> Block | None:
@@ -327,7 +328,8 @@ class Table:
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control. None if no control was run, or if the table shows only the rows of another mechanism."""
+        """Row of the best control, which is a network that cannot select tokens by content. None if no control was run, or if the
+        table shows only the rows of another mechanism."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property

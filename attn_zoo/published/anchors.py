@@ -33,7 +33,7 @@ def anchor(attention: str, causal: bool) -> Anchor | None:
 
 
 def anchors() -> dict[tuple[str, bool], Anchor]:
-    """Return all anchors by (mechanism, True if it is causal)."""
+    """Return all anchors (published scores to compare with) by mechanism and direction, which is True for the causal form."""
     return dict(_anchors())
 
 

@@ -105,12 +105,13 @@ def parse(text: str) -> Any:
 
 
 def is_packed(path: Path) -> bool:
-    """Return True if ``path`` is a packed file of records."""
+    """Return True if ``path`` is a packed file, which is one compressed file with many records."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
 def pack(records: Iterable[RunRecord], path: Path) -> None:
-    """Write records to the packed file ``path``, with all their fields and the names of the files that they came from.
+    """Write records to the packed file ``path`` (one compressed file with many records), with all their fields and the names of
+    the files that they came from.
 
     Raises:
         ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record does not come from a file of its own.

@@ -53,7 +53,7 @@ class Tuning:
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
-    """Return the id of a search: a digest of all that its trials share.
+    """Return the id of a hyperparameter search: a digest of all that its trials share.
 
     They share the spec without the searched fields, the search space, the protocol and the task's version. The number of trials is
     not part of the digest, so a search can be continued.
@@ -78,7 +78,7 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Return the trials of a search among the records, each once, sorted by index.
+    """Return the trials of a hyperparameter search among the records, each once, sorted by index.
 
     Args:
         study: id of the search.
@@ -100,8 +100,8 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Return a summary of the trials of a search. It is stored in the records of the runs that use the best settings of the
-    search.
+    """Return a summary of the trials of a hyperparameter search. It is stored in the records of the runs that use the best
+    settings of the search.
 
     Args:
         study: id of the search.

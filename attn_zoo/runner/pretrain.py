@@ -39,8 +39,8 @@ def pretrain(
     state: Trained,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. Its encoder is also that of the network that
-    is trained on the task afterwards, which thus starts from pretrained weights.
+    """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. It shares its encoder with the network that
+    is trained on the task afterwards, so that this network starts from pretrained weights.
 
     If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The other arguments
     and the errors are those of ``train``.

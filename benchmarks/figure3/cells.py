@@ -82,7 +82,8 @@ class Runs:
         return estimate(list(self.scores(part).values()))
 
     def against(self, other: Runs, part: str = TEST) -> Estimate | None:
-        """Return the mean over common seeds of log(p / q). Here p is the perplexity of this cell, and q is that of ``other``.
+        """Return the mean over common seeds of log(p / q). Here p is the perplexity of these runs, and q is the perplexity of
+        ``other``.
 
         Without a common seed, return None.
         """
@@ -117,35 +118,36 @@ class Figure:
         return sorted(arms | {cell.arm for cell in self.cells if cell.arm.convolution not in {arm.convolution for arm in arms}})
 
     def linformer(self, arm: Arm) -> list[Cell]:
-        """Return the cells of Linformer with headwise sharing in an arm, sorted by length and projected length."""
+        """Return the cells (settings of one point of the figure) of Linformer with headwise sharing in one arm, sorted by length
+        and projected length."""
         return sorted(cell for cell in self.cells if (cell.arm, cell.sharing) == (arm, "headwise"))
 
     def by_length(self, arm: Arm) -> dict[int, list[Cell]]:
-        """Return the cells for panels a and b, by length. Only lengths with several projected lengths k are included, the smallest
-        k first.
-        """
+        """Return the cells (settings of one point of the figure) for panels a and b in one arm, by length. Only lengths with
+        several projected lengths k are included, the smallest k first."""
         found = grouped((cell.length, cell) for cell in self.linformer(arm))
         return {length: cells for length, cells in found.items() if len(cells) > 1}
 
     def by_sharing(self, arm: Arm) -> list[Cell]:
-        """Return the cells for panel c, which differ in the sharing of E and F.
+        """Return the cells (settings of one point of the figure) for panel c in one arm. They differ in the sharing of E and F.
 
-        They have the length and the projected length for which most kinds of sharing were run.
+        Their length and projected length are those for which most kinds of sharing were run.
         """
         found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.arm == arm)
         cells = max(found.values(), key=len, default=[])
         return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
 
     def by_fixed_k(self, arm: Arm) -> list[Cell]:
-        """Return the cells for panel d, which differ in length, the shortest first.
+        """Return the cells (settings of one point of the figure) for panel d in one arm. They differ in length, the shortest
+        first.
 
-        They have the projected length for which most lengths were run.
+        Their projected length is the one for which most lengths were run.
         """
         cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
 
     def find(self, arm: Arm, length: int, attention: str, k: int = 0, sharing: str = "") -> Runs | None:
-        """Return the runs of a cell in an arm, or None if there are none.
+        """Return the runs of one cell (setting of one point of the figure), or None if there are none.
 
         Args:
             k: projected length; 0 for mechanisms other than Linformer.
@@ -179,7 +181,7 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
 
 
 def cell_of(record: RunRecord) -> Cell:
-    """Return the cell to which the record of a masked language model belongs."""
+    """Return the cell (setting without the seed) to which the record of a masked language model belongs."""
     spec = record.spec
     length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
     if spec.attention != "linformer":

@@ -27,7 +27,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of the paper about panels of the figure, and the function that returns the verdict on it in one arm."""
+    """Claim of the paper about panels of the figure, and the function that returns the verdict on it in one arm (setting of
+    convolution and initialisation)."""
 
     panels: str
     text: str

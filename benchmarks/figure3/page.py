@@ -54,7 +54,8 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
 
 
 def verdicts(figure: Figure) -> dict[Arm, dict[Claim, Verdict]]:
-    """Return the verdict on each claim of the paper in each arm. Without records for a claim, it is ``not run``."""
+    """Return the verdict on each claim of the paper in each arm (setting of convolution and initialisation). Without records for a
+    claim, it is ``not run``."""
     return {arm: {claim: claim.judge(figure, arm) for claim in CLAIMS} for arm in figure.arms or [Arm()]}
 
 

@@ -53,9 +53,8 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
 
 
 def panels(figure: Figure, arm: Arm) -> list[tuple[str, list[Line]]]:
-    """Return the title of each panel a to d of an arm, and its cells with their names. A panel without a comparison has no
-    cells.
-    """
+    """Return, for each panel a to d in one arm (setting of convolution and initialisation), its title and its curves. A curve is a
+    pair of a cell and its name. A panel without a comparison has no curves."""
     found: list[tuple[str, list[Line]]] = []
     lengths = list(figure.by_length(arm).items())[-2:]
     for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:

@@ -92,8 +92,8 @@ class Draughtsman:
         self._random = Random().random
 
     def images(self, count: int, seed: str) -> tuple[Images, Labels]:
-        """Return ``count`` new images and their labels in random order. Half of the labels are 1; if ``count`` is odd, one label
-        has one more.
+        """Return ``count`` new images and their labels in random order. Half of the labels are 1; if ``count`` is odd, one of the
+        two labels occurs once more than the other.
 
         Raises:
             ValueError: the paths do not fit into the image.

@@ -102,7 +102,7 @@ class PatchTask(Task):
 
     @abstractmethod
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
 
     def examples(self, split: Split) -> Examples:
         """Return the images of a split. They are standardised per channel, with the mean and the standard deviation of the training
@@ -149,7 +149,7 @@ class PublishedTask(PatchTask):
         return EXPECTED[self.data.name]
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test splits of the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
         return published_splits(type(self), root, self.options.valid, self.options.train)
 
 
@@ -205,7 +205,8 @@ SMOKE = Level(
 
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
-    """Return the presets of a task that has about 50,000 images of 32 × 32 or 28 × 28 pixels. The side of a patch is 4 pixels.
+    """Return the presets (named sizes of network, data and training) of a task that has about 50,000 images of 32 × 32 or 28 × 28
+    pixels. The side of a patch is 4 pixels.
 
     Args:
         augment: augmentation in the larger presets.

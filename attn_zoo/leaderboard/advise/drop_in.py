@@ -29,8 +29,8 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 
     The evidence are scores of students, which are copies of the encoder with another mechanism. Each score measures one quality,
     such as the similarity of passages. A quality counts if the teacher (the original encoder) is significantly better than the
-    best control. A mechanism is recommended under the conditions of ``needs.answer``. Its FLOPs are those of all layers at the
-    length of the passages.
+    best control. A mechanism is recommended under the conditions of ``needs.answer``. The FLOPs of a mechanism are those of all
+    its layers at the length of the passages.
 
     Args:
         found: content of a file that ``attn-zoo transplant`` wrote. If it is None, the answer has no evidence.

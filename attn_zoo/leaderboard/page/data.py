@@ -60,7 +60,8 @@ class Runs:
     def line(self, record: RunRecord, table: Table) -> list[Any]:
         """Return the facts that the page shows about one run.
 
-        They are seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and address.
+        These facts are seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and
+        address.
         """
         scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
         where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
