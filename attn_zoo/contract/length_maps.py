@@ -179,7 +179,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of the maps plus the cost of attention to the compressed keys.
+    """Return the cost of compressing keys and values by maps along the length, plus the cost of attention to the compressed keys.
 
     Args:
         maps: the maps along the length.

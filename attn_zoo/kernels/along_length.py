@@ -19,7 +19,9 @@ Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 def project_heads(
     implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Return E X for every head. ``matrix`` holds one E for all heads, or one per head; ``tokens`` are X."""
+    """Return E X for every head, where E compresses tokens X along the length. ``matrix`` holds one E for all heads, or one per
+    head; ``tokens`` holds X.
+    """
     if _tiled(implementation, tokens):
         return cpu.project_heads(matrix, tokens)
     if implementation == "triton":
@@ -34,7 +36,9 @@ def project_heads(
 def compress(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> Pair:
-    """Return E X and F X, where ``weight`` holds E and F and ``tokens`` are X, before they are split into heads."""
+    """Return E X and F X, where E and F compress tokens X along the length, for keys and for values. ``weight`` holds E and F.
+    ``tokens`` holds X, not yet split into heads.
+    """
     stacked = _stacked(weight, tokens)
     if _tiled(implementation, tokens):
         return _split(cpu.mix(stacked, tokens)[0], weight)
@@ -48,8 +52,8 @@ def compress(
 def compress_and_weigh(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> tuple[Pair, Pair]:
-    """Return two pairs: (E X, F X) as ``compress`` does, and (E m, F m), where the column m is 1 at real tokens and 0
-    at padding.
+    """Return two pairs: (E X, F X) as ``compress`` does, and (E m, F m). E and F compress along the length, and the column m is 1
+    at real tokens and 0 at padding.
     """
     if not _tiled(implementation, tokens):
         masses = cpu.masses_of(_stacked(weight, tokens), valid)

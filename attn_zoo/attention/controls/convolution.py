@@ -52,7 +52,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class LocalConvolution(Attention[Options]):
     """Learned depthwise convolution of the values along the length.
 
-    Paper: none; a control.
+    Paper: none; a control, which cannot select tokens by content.
     Symbols: none.
     Differs: none. Positions before the first and after the last count as zeros, as padded positions do. Weights start from N(0,
         1/kernel), so that the outputs have the scale of the values. There is no bias, so a position without a real token in reach

@@ -53,14 +53,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class FrozenRandom(Attention[Options]):
-    """Weighted average of the values of a few random positions. Positions and positive weights, whose sum is one, differ from head
-    to head. They are drawn when the mechanism is built, and never trained.
+    """Weighted average of the values of a few random positions. Positions and positive weights, whose sum is one, differ from
+    head to head. They are drawn when the mechanism is built, and never trained.
 
-    Paper: none; a control. A position always sees itself, so every valid position has a key. The others are drawn from all
-        positions or, if causal, from those up to its own. Weights are uniform on the simplex.
+    Paper: none; a control, which cannot select tokens by content. A position always sees itself, so every valid position has a
+        key. The others are drawn from all positions or, if causal, from those up to its own. Weights are uniform on the simplex.
     Symbols: none.
-    Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one length,
-        so the outputs of an example do not depend on its padded length; shorter inputs count as padded.
+    Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one
+        length, so the outputs of an example do not depend on its padded length; shorter inputs count as padded.
     """
 
     sources: Int[Tensor, "links heads_n"]

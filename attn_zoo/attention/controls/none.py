@@ -31,7 +31,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
 class NoAttention(Attention):
     """Identity Y = V: the output at each position is its own value.
 
-    Paper: none; a control.
+    Paper: none; a control, which cannot select tokens by content.
     Symbols: none.
     Differs: none.
     """

@@ -33,7 +33,7 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
 class UniformAverage(Attention):
     """Uniform average: yᵢ is the mean of vⱼ over the valid positions j (causal: over j ≤ i).
 
-    Paper: none; a control. It is softmax attention with every score equal.
+    Paper: none; a control, which cannot select tokens by content. It is softmax attention with every score equal.
     Symbols: none.
     Differs: none.
     """

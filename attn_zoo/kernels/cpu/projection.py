@@ -18,7 +18,9 @@ FEW = 4
 
 
 def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
-    """Return E X for every head. ``matrix`` holds one E for all heads, or one per head; ``tokens`` are X."""
+    """Return E X for every head, where E compresses tokens X along the length. ``matrix`` holds one E for all heads, or one per
+    head; ``tokens`` holds X.
+    """
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
         side_by_side = tokens.transpose(1, 2).reshape(batch, keys, heads * head_dim)
