@@ -88,7 +88,8 @@ def reasons(what: str) -> list[str]:
 
 
 def add(what: str, reason: str) -> None:
-    """Record that a process died during ``what``. This process and those that it starts know about it."""
+    """Record that a process died during ``what``. ``reasons`` returns the death in this process and in the processes that it
+    starts."""
     found = _all()
     os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
 

@@ -102,7 +102,7 @@ STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 
 
 
 class Passes:
-    """Attention layer and one random sequence, in a worker process."""
+    """Attention layer that is timed on one random sequence, in a worker process."""
 
     def __init__(self, subject: Subject, dim: int, heads: int, length: int) -> None:
         torch.manual_seed(0)

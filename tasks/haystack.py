@@ -121,7 +121,7 @@ class Haystack(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are bytes plus one. Classes are the values."""
+        """Specification of the problem: a token is the value of a byte plus one. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 

@@ -77,7 +77,7 @@ class Resolution:
 
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
-    """Return the resolution of a task's scores.
+    """Return the resolution of a task's scores: how small a difference between two scores can count.
 
     Args:
         task: recorded card of the task.

@@ -31,7 +31,7 @@ class CostColumn:
 
     @property
     def head(self) -> str:
-        """Heading of the column: the cost and, if it has one, the number of tokens."""
+        """Heading of the column: the cost and, if it was counted at one length, this number of tokens."""
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
@@ -48,7 +48,7 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is of another kind, or its measurement did not finish.
+        ValueError: a file was not written by this experiment, or its measurement did not finish.
     """
     columns = [column for path in paths for column in _columns(path)]
     return list({column.head: column for column in columns}.values())

@@ -146,9 +146,8 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
 
 
 def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished, the
-    newest.
-    """
+    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished,
+    the newest run."""
     by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
     return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
 

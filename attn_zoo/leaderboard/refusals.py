@@ -75,7 +75,7 @@ def is_submitted(row: Row) -> bool:
 def check_printed_name(text: str) -> str | None:
     """Return the rule that a name, title or paper breaks, or None if it breaks none.
 
-    It must be one line of visible characters without ``<`` and ``>``.
+    The text must be one line of visible characters without ``<`` and ``>``.
     """
     if not text.strip() or len(text) > LONGEST:
         return f"must have 1 to {LONGEST} characters"

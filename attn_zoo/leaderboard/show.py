@@ -23,7 +23,7 @@ from attn_zoo.terminal import fit, shell, wrap
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Row of a leaderboard table, with this table and the records of the row."""
+    """Row of a leaderboard table, together with the table and the records of the runs in the row."""
 
     table: Table
     row: Row

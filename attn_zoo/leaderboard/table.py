@@ -111,7 +111,8 @@ class Within:
 class Board:
     """Scores of all rows within the same budget of one cost.
 
-    For a measured cost, each implementation group has its own budget. For a counted cost, all rows have the same budget.
+    For a measured cost, each implementation group (rows with the same requested implementation and machines) has its own budget.
+    For a counted cost, all rows have the same budget.
     """
 
     cost: str
@@ -126,7 +127,7 @@ class Board:
 
     @property
     def budget(self) -> float | None:
-        """Budget that all implementation groups share, or None if they differ."""
+        """Budget that all rows share, or None if the implementation groups (see ``Block``) have different budgets."""
         shared = set(self.budgets.values())
         return shared.pop() if len(shared) == 1 else None
 
@@ -274,7 +275,8 @@ class Row:
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     def block_of(self, cost: str) -> Block | None:
-        """Return the implementation group within which the row's ``cost`` can be compared. For a counted cost, return None.
+        """Return the implementation group (requested implementation and machines) within which the row's ``cost`` can be compared.
+        For a counted cost, return None.
 
         Counted costs can be compared among all rows.
         """

@@ -37,7 +37,8 @@ def as_text(found: Recommendation, whole: bool = False) -> str:
     """Return a recommendation as text: the mechanism, the reason, its cost, code that uses it, and a caution.
 
     Args:
-        whole: add the tasks that decide, all candidates, the mechanisms that do not meet the requirements, and all cautions.
+        whole: add the tasks on which the recommendation is based, all candidates, the mechanisms that do not meet the
+            requirements, and all cautions.
     """
     lines = [line for said in sentences(found) for line in _wrapped(said)]
     return "\n".join([*lines, *(_evidence(found) if whole else [])])

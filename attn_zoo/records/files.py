@@ -94,7 +94,7 @@ def parse(text: str) -> Any:
     """Return the content of JSON text. Its numbers must be finite.
 
     Raises:
-        RecordError: the text is not such JSON.
+        RecordError: the text is not JSON, or a number is NaN or infinite.
     """
     try:
         return msgspec.json.decode(text.encode())

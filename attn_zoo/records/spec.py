@@ -256,7 +256,7 @@ class RunSpec:
 def file_stem(spec: RunSpec, run_id: str) -> str:
     """Return the beginning of the names of a run's files.
 
-    It has letters, digits, dots, dashes and underscores only, so it is valid in any file system.
+    The result has only letters, digits, dots, dashes and underscores, so it is valid in any file system.
     """
     return f"{_words(f'{spec.attention}-{spec.task}-s{spec.seed}')}-{run_id}"
 

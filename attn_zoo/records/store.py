@@ -277,7 +277,7 @@ class Store:
         return self.root / f".{run_id}{CLAIM}"
 
     def is_left_behind(self, run_id: str) -> bool:
-        """Return True if a process that did the run ``run_id`` died."""
+        """Return True if a process died while it did the run ``run_id``."""
         path = self.claim_path(run_id)
         return path.exists() and not is_claimed(path)
 

@@ -17,7 +17,7 @@ from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Observation about one or more files, of which somebody who reads the tables should know."""
+    """Observation about one or more files of records that readers of the tables should know."""
 
     kind: str
     """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,

@@ -47,7 +47,7 @@ class RowName:
 
     @property
     def is_hybrid(self) -> bool:
-        """True if the row uses several mechanisms."""
+        """True if the layers of the row's network use different mechanisms."""
         return "+" in self.attention
 
     @property
@@ -100,7 +100,7 @@ class RowName:
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """Return a copy of the row in which ``change`` was applied to the row of each mechanism."""
+        """Return the row after ``change`` was applied to it or, for a hybrid, to the row of each of its mechanisms."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
@@ -133,8 +133,8 @@ def row_of(run: _Run) -> RowName:
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Return a row for the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to one
-    period.
+    """Return a row for the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to its
+    repeated part.
 
     Args:
         turn: mechanism of each layer; at least two of them differ.

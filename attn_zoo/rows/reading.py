@@ -51,7 +51,7 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
 
 def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
-    """Return the row that a text names. It must name exactly one. See ``rows_of``.
+    """Return the row that a text names. The text must name exactly one row. ``rows_of`` describes how a row is written.
 
     Args:
         key: key or option of the command line, for messages.

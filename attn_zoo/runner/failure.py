@@ -14,8 +14,8 @@ from attn_zoo.runner.train import DivergedError, TimedOutError
 
 
 def failure(error: BaseException) -> tuple[Status, str]:
-    """Return the status and the reason to record for a run that ended in ``error``. If the class of the error belongs to a plugin
-    and reading its message fails, the reason says so."""
+    """Return the status and the reason to record for a run that ended in ``error``. If reading the message raises another error,
+    as the code of a plugin may, the reason says so."""
     try:
         return _told(error)
     except BaseException as second:  # also an interrupt, which the caller passes on

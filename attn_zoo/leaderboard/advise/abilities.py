@@ -66,7 +66,7 @@ class Judgement:
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Return the ability that each table tests, in the order of the tables."""
+    """Return, for each table, the ability that its task tests, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))

@@ -27,10 +27,10 @@ _Row = dict[int, Mapping[str, float | None]]
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
     """Return which mechanism to use in place of softmax in a trained encoder.
 
-    The evidence are scores of students, which are copies of the encoder with another mechanism. Each score measures one quality,
-    such as the similarity of passages. A quality counts if the teacher (the original encoder) is significantly better than the
-    best control. A mechanism is recommended under the conditions of ``needs.answer``. The FLOPs of a mechanism are those of all
-    its layers at the length of the passages.
+    The evidence consists of the scores of students, which are copies of the encoder with another mechanism. Each score measures
+    one quality, such as the similarity of passages. A quality counts if the teacher (the original encoder) is significantly better
+    than the best control. A mechanism is recommended under the conditions of ``needs.answer``. The FLOPs of a mechanism are those
+    of all its layers at the length of the passages.
 
     Args:
         found: content of a file that ``attn-zoo transplant`` wrote. If it is None, the answer has no evidence.

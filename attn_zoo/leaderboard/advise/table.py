@@ -61,7 +61,7 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
 
 
 def no_evidence(answer: Answer) -> str:
-    """Return why the records do not allow an answer to a use case. If they do, the text is empty."""
+    """Return why the records do not allow an answer to a use case. If the records allow an answer, the text is empty."""
     if answer.evidence and (answer.chosen or answer.compared):
         return ""
     told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
