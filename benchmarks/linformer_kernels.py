@@ -58,7 +58,7 @@ class Setting:
     def problems(self) -> list[Problem]:
         """Return the computations of our kernels that are checked and timed.
 
-        Projections are measured with one matrix (E), and with two stacked (E and F).
+        Projections are measured with one matrix (E), and with two stacked matrices (E and F).
         """
         spot = max(n for n in self.lengths if n <= 4096)
         stacked = sorted({rows for r in self.projected_lengths for rows in (r, 2 * r)})

@@ -215,7 +215,7 @@ COMPARISONS: Mapping[str, Comparison] = {
 
 
 def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
-    """Return the rows of our layers, by the name of the comparison.
+    """Return the row names (mechanism, options and implementation) of our layers, by the name of the comparison.
 
     Args:
         texts: names of comparisons, with a value of the shared option if needed, such as ``linformer[projected_length=128]``.

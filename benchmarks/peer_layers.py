@@ -42,7 +42,7 @@ class ProjectedCore(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the attention outputs for tokens, with the input projections before it and the output projection after it."""
+        """Return the outputs for tokens: input projections, then attention, then the output projection."""
         split = (each(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
         out: Tensor = self.out(self.core(*split).transpose(1, 2).flatten(2))
         return out
@@ -58,7 +58,7 @@ class ProjectedOutput(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the projected first result of the inner layer."""
+        """Return the first result of the inner layer, after the added output projection."""
         out: Tensor = self.out(self.inner(tokens, **self.masks(tokens))[0])
         return out
 
@@ -114,7 +114,8 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
         name: mechanism of the zoo.
         package: ``fla-core`` or ``transformers``.
         module: folder of flash-linear-attention's operator, or name of transformers' model.
-        function: function of the module. Functions of transformers divide the queries by √head_dim, which ours have been already.
+        function: function of the module. Functions of transformers divide the queries by √head_dim; our queries have already been
+            divided by it.
     """
     layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
     mechanism: Any = layer.mechanism

@@ -138,7 +138,7 @@ class Peers(Timed):
 
     @cached_property
     def rows(self) -> dict[str, RowName]:
-        """Rows of our layers, by the name of the comparison."""
+        """Row names (mechanism, options and implementation) of our layers, by the name of the comparison."""
         return compared_rows(self.mechanisms)
 
     def facts(self) -> dict[str, Any]:

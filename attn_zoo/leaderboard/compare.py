@@ -120,7 +120,7 @@ def _unfit(row: Row) -> str | None:
 
 
 def compare(pairs: Sequence[tuple[Row, Row]], higher_is_better: bool, resolution: Resolution) -> tuple[Comparison, ...]:
-    """Compare the first row of each pair with the second. The p values are corrected for the number of pairs."""
+    """Return the comparison of the first row of each pair with the second row. P values are corrected for the number of pairs."""
     made = [_tested(one, other, resolution) for one, other in pairs]
     corrected = holm([p for _, _, p in made])
     return tuple(

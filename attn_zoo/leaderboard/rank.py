@@ -47,8 +47,8 @@ def tables(
 ) -> list[Table]:
     """Return the leaderboard tables of the runs, sorted by the name of the task.
 
-    If a run was repeated, the newest finished one counts, or else the newest. Verdicts, Pareto fronts and gains over the best
-    control are computed among all rows, even if ``attention`` selects some of them.
+    If a run was repeated, its newest finished record counts or, if no record is finished, its newest record. Verdicts, Pareto
+    fronts and gains over the best control are computed among all rows, even if ``attention`` selects some of them.
 
     Args:
         runs: dataframe that ``attn_zoo.records.frame`` returns, or records.

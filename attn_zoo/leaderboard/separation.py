@@ -18,8 +18,9 @@ GROUPS_NEEDED = 3
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether a task separates mechanisms, with the evidence. It does if their scores differ enough to tell good
-    mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other row."""
+    """Verdict on whether a task separates mechanisms, with the evidence. A task does so if the scores of mechanisms differ enough
+    to tell good mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other row.
+    """
 
     table: Table
     rows: tuple[str, ...]

@@ -55,7 +55,7 @@ class Tuning:
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
     """Return the id of a hyperparameter search: a digest of all that its trials share.
 
-    They share the spec without the searched fields, the search space, the protocol and the task's version. The number of trials is
+    These are the spec without the searched fields, the search space, the protocol and the task's version. The number of trials is
     not part of the digest, so a search can be continued.
 
     Args:

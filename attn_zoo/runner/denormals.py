@@ -12,7 +12,8 @@ from attn_zoo.process_state import flushes_denormals
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Return a context in which this thread rounds denormal numbers to zero. So do PyTorch's threads if they start inside.
+    """Return a context in which this thread rounds denormal numbers to zero. Threads of PyTorch that start inside the context do
+    so as well.
 
     Gradients that vanish become denormal, and a processor computes slowly with denormal numbers.
     """

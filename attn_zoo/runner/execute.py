@@ -121,9 +121,9 @@ def run(
 ) -> RunRecord:
     """Train a network, test it once and return the record of the run.
 
-    With a fixed budget, the weights with the best validation score are tested; with a criterion, the last weights. A run that fails
-    has a record with its ``status`` and ``reason``. There is no record after an interrupt from outside, and for a checkpoint of
-    another network.
+    With a fixed budget, the weights with the best validation score are tested; with a criterion, the last weights. A run that
+    fails has a record with its ``status`` and ``reason``. No record is returned if an interrupt from outside, such as Ctrl-C, ends
+    the run, or if the checkpoint belongs to another network.
 
     Args:
         spec: settings of the run, as ``resolve_spec`` returns them.

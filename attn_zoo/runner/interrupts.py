@@ -34,8 +34,8 @@ class Interrupts:
     """Context that delays the first SIGINT or SIGTERM until the run asks for it.
 
     Another signal more than ``PATIENCE`` seconds later takes effect at once. Python handles signals in its main thread only, so a
-    context in another thread delays nothing. If somebody else has set a handler for a signal, that handler stays. For example,
-    submitit sets one that puts a job back into the queue.
+    context in another thread delays nothing. If somebody else has set a handler for a signal, that handler stays. For example, the
+    handler of submitit puts a job back into the queue.
     """
 
     def __init__(self) -> None:

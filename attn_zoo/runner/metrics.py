@@ -265,8 +265,9 @@ def evaluate_parts(
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
     """Return the chance level: the test score of always giving the constant answer that fits the training labels best.
 
-    The constant answer is the frequencies of the classes. For ``multi_label``, it is the set of most frequent classes with the best
-    training score. For ``regression``, it is the mean label.
+    For ``classification``, the constant answer gives each class its frequency among the training labels as probability. For
+    ``multi_label``, it is the set of most frequent classes with the best training score. For ``regression``, it is the mean
+    training label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
     if spec.problem == "regression":

@@ -102,9 +102,8 @@ class Matched:
 
 
 def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return each mechanism that takes fewer FLOPs than softmax with its number of matched tasks, in the order of
-    ``Matched.place``.
-    """
+    """Return, for each mechanism that takes fewer FLOPs than softmax, on how many tasks it matches softmax, in the order of
+    ``Matched.place``."""
     names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
     found = []
     for name in names:
@@ -116,9 +115,10 @@ def matched(abilities: Sequence[Ability]) -> list[Matched]:
 
 
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return a few sentences on what the records show about all mechanisms that are cheaper than softmax.
+    """Return a few sentences on what the records show about the mechanisms that are cheaper than softmax and were run on enough
+    tasks: on at least half of the bidirectional tasks, or of the causal tasks.
 
-    If there are none, the text is empty.
+    If there is no such mechanism, the text is empty.
     """
     cheap = matched(abilities)
     ranked = [one for one in cheap if _was_run_on_half(one.attention, abilities)]
