@@ -160,7 +160,7 @@ def test_dropout_acts_in_training_only():
         ({"attention": "linformer", "projected_length": "4"}, ValueError, "must be an integer and must be at least 1; got '4'"),
         ({"attention": "linformer", "projected_lenght": 4}, UnknownNameError, "did you mean 'projected_length'"),
         ({"attention": "linformer", "projected_length": 0}, ValueError, "at least 1"),
-        ({"attention": "linformer", "projected_length": LENGTH}, UnsupportedError, "not below the 40 keys"),
+        ({"attention": "linformer", "projected_length": LENGTH}, UnsupportedError, "must be less than the 40 keys"),
         ({"attention": "linformer", "causal": True}, UnsupportedError, "no causal form"),
         ({"attention": "linformer", "implementation": "flex"}, UnknownNameError, "implementation of linformer"),
     ],

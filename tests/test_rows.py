@@ -153,7 +153,7 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
             "linear[feature_map=sin]",
             "attention linear, option feature_map must be one of elu, relu, squared_relu, softmax; got 'sin'",
         ),
-        ("longformer[window=4]", "write 5 for 2 on either side"),
+        ("longformer[window=4]", "Write 5 to see 2 positions on either side"),
         ("linformer[projected_length=8", "brackets and quotes of a row must come in pairs; got 'linformer[projected_length=8'"),
         ("linformer]", "brackets and quotes of a row must come in pairs"),
         ("linformer['a]", "brackets and quotes of a row must come in pairs"),

@@ -74,8 +74,8 @@ def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
     matrices = outputs.get("attentions")
     if not matrices or any(layer is None for layer in matrices):
         raise UnsupportedError(
-            f"{type(model).__name__} does not return the attention of every layer. If the model has an encoder and a decoder, "
-            "give only one of them, such as model.get_encoder()"
+            f"{type(model).__name__} must return the attention of every layer, and does not. If the model has an encoder and "
+            "a decoder, give one of the two, such as model.get_encoder()"
         )
     return list(matrices)
 
@@ -125,5 +125,6 @@ def _softmax_matrix(
 def _refuse_padding(valid: Tensor | None) -> None:
     if valid is not None and not bool(valid.all()):
         raise UnsupportedError(
-            "the batch must not hold padding, because padding would change the singular values; cut the sequences to real tokens"
+            "the batch must not hold padding, because padding would change the singular values. Cut every sequence to its "
+            "real tokens"
         )

@@ -53,8 +53,7 @@ def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
     mask = padding_mask(batch)
     if mask is not None and not bool(mask.all()) and any(layer.key_valid is None for layer in inputs):
         raise UnsupportedError(
-            "the batch must not hold padding, because the attention of this model does not mask it; cut the sequences to real "
-            "tokens"
+            "the batch must not hold padding, because this model does not mask padding. Cut every sequence to its real tokens"
         )
     return inputs
 
@@ -97,7 +96,10 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
     whole = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if whole.dtype != torch.bool:
         if not bool(((whole == 0) | (whole <= _HIDDEN)).all()):
-            raise UnsupportedError("the model adds a bias to its scores, which other mechanisms cannot use; give another model")
+            raise UnsupportedError(
+                "the model must not add a bias to its attention scores, because other mechanisms cannot use a bias. Give another "
+                "model"
+            )
         whole = whole == 0
     last = whole[:, :1, -1:]  # the last query attends to every real key, causal or not
     past = torch.ones(whole.shape[-2:], dtype=torch.bool, device=whole.device).tril()
@@ -107,8 +109,8 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
     if query.shape[2] == key.shape[2] and bool((whole == (last & past)).all()):
         return key_valid, True
     raise UnsupportedError(
-        "the model has a mask of its own that hides different keys from different queries. Other mechanisms cannot use this mask; "
-        "give another model"
+        "the attention mask of the model must be causal or hide padding only, because other mechanisms cannot use any other "
+        "mask. Give another model"
     )
 
 
@@ -123,7 +125,9 @@ def _calling_pytorch(model: nn.Module) -> Iterator[None]:
     try:
         switched.set_attn_implementation("sdpa")
     except ValueError as error:
-        raise UnsupportedError(f"{type(model).__name__} cannot be switched to PyTorch's attention (sdpa): {error}") from error
+        raise UnsupportedError(
+            f"{type(model).__name__} must be able to use PyTorch's attention (sdpa), and is not. Give another model. Cause: {error}"
+        ) from error
     try:
         yield
     finally:

@@ -68,15 +68,13 @@ def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: T
     nonlinear = attend(mechanism, replace(inputs, value=2 * inputs.value - 3 * other)) - (2 * out - 3 * second)
     if (gap := _relative(nonlinear, out)) > _ROUNDING:
         raise UnsupportedError(
-            f"{name} has no effective attention matrix with these options: its output must be linear in the values, but 2 Y(V) - "
-            f"3 Y(W) differs from Y(2 V - 3 W) by {gap:.2g} of it. A usual cause is that outputs or values are normalised; choose "
-            "other options or another mechanism"
+            f"{name} has no effective attention matrix with these options, because its output is not linear in the values: 2 "
+            f"Y(V) - 3 Y(W) and Y(2 V - 3 W) differ by {gap:.2g} of the output. Choose other options or another mechanism"
         )
     if (gap := _relative(matrix @ value - out, out)) > _ROUNDING:
         raise UnsupportedError(
-            f"{name} has no effective attention matrix: its output must be A V with one matrix A for each head, but it differs "
-            f"from that by {gap:.2g} of the output. The mechanism treats channels differently, or mixes channels or heads; choose "
-            "another mechanism"
+            f"{name} has no effective attention matrix: its output must be A V with one matrix A per head, but differs from "
+            f"every such product by {gap:.2g} of the output. Choose a mechanism that treats all channels of a head alike"
         )
 
 

@@ -157,7 +157,7 @@ def relative_error(
     whole = torch.linalg.vector_norm(exact, dim=(2, 3))
     if not bool((whole.isfinite() & (whole > 0)).all()):
         raise ValueError(
-            "the exact output of a head is zero or not finite, so no relative error can be computed; give other inputs"
+            "the exact output of every head must be finite and not zero, because errors are divided by it. Give other inputs"
         )
     return torch.linalg.vector_norm(gap, dim=(2, 3)) / whole
 

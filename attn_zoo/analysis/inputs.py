@@ -80,7 +80,8 @@ def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs
     if len(kinds) != 1 or len({len(batch) for batch in batches}) != 1:
         shapes = sorted({str(geometry) for geometry, _ in kinds})
         raise UnsupportedError(
-            f"every layer and sequence of a comparison must have the same heads and lengths; got {', '.join(shapes) or 'none'}"
+            "all layers and sequences must have the same number of heads and the same lengths; got "
+            f"{' and '.join(shapes) or 'no layer'}"
         )
     gathered = []
     for layers in zip(*batches, strict=True):

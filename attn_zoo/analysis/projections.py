@@ -96,15 +96,18 @@ def measure_projections(
     n = layers[0].geometry.keys
     if any(not 1 <= k < n for k in lengths) or not lengths:
         raise ValueError(
-            f"projected lengths must be from 1 to {n - 1}, below the {n} keys; got {', '.join(map(str, lengths)) or 'none'}"
+            f"every projected length must be from 1 to {n - 1}, so that it is less than the {n} keys; got "
+            f"{', '.join(map(str, lengths)) or 'none'}"
         )
     if layers[0].query.shape[0] < 2:
         raise ValueError(
-            "there must be at least two sequences, because projections are fitted on half of them and measured on the others; "
-            "give more"
+            "there must be at least two sequences, because projections are fitted on the first half and measured on the "
+            f"second half; got {layers[0].query.shape[0]}"
         )
     if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
-        raise ValueError("projections mix all positions, so inputs must not be causal or hold padding")
+        raise ValueError(
+            "inputs must be bidirectional and without padding, because projections mix all positions. Give other inputs"
+        )
     ordered = tuple(sorted(set(lengths)))
     halves = [_halves(layer.double()) for layer in layers]
     generator = torch.Generator().manual_seed(seed)

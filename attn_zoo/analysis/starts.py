@@ -57,7 +57,9 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
         left, _, right = torch.linalg.svd(equal @ vectors)
         return (k / n) ** 0.5 * (left @ right) @ vectors.T
-    raise ValueError("the start 'random' must not be computed, because the mechanism draws it itself; leave it out")
+    raise ValueError(
+        "the initialisation must be one of the computed ones; got 'random', which the mechanism draws itself. Leave it out"
+    )
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:

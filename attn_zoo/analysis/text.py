@@ -27,11 +27,12 @@ def read_text(path: Path) -> str:
         ValueError: a file is not UTF-8, is not compressed as its suffix states, or a line has no ``text``.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no text at {path}; give a file or a folder that exists")
+        raise FileNotFoundError(f"the file or folder {path} does not exist. Name an existing text file or folder")
     files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in _SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(
-            f"the folder {path} holds no text: no file name ends in {', '.join(_SUFFIXES)}, with or without .xz or .gz"
+            f"the folder {path} must hold text files, but none of its file names ends in {', '.join(_SUFFIXES)} (or one of "
+            "these with .xz or .gz)"
         )
     return "\n\n".join(document for file in files for document in _documents(file))
 
@@ -46,7 +47,7 @@ def default_text() -> tuple[str, str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise FileNotFoundError(
-            "the default text, Python's reference (pydoc_data), is not installed with this Python; give a text of your own"
+            "the default text (pydoc_data, the reference of Python) is not installed with this Python. Give a text of your own"
         ) from None
     return "\n\n".join(topics[name] for name in sorted(topics)), f"language reference of Python {python_version()} (pydoc_data)"
 
@@ -76,9 +77,13 @@ def _documents(file: Path) -> Iterator[str]:
         with unpack(file, "rt", encoding="utf-8") as lines:
             content = lines.read()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise ValueError(
+            f"{file} must be UTF-8 text, but byte {error.start} is not valid ({error.reason}). Save the file as UTF-8"
+        ) from None
     except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{file} must be compressed as its suffix says, but cannot be read: {error}") from None
+        raise ValueError(
+            f"{file} cannot be decompressed: {error}. Its content must be compressed in the format of its suffix"
+        ) from None
     if _kind(file) != ".jsonl":
         yield content
         return
@@ -90,5 +95,5 @@ def _documents(file: Path) -> Iterator[str]:
         except (json.JSONDecodeError, KeyError, TypeError):
             text = None
         if not isinstance(text, str):
-            raise ValueError(f"{file}, line {number}: every line must be a JSON object with a string 'text'")
+            raise ValueError(f"{file}, line {number}: every line must be a JSON object whose field 'text' is a string")
         yield text

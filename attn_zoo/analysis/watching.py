@@ -31,8 +31,8 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
     for name, mechanism in mechanisms.items():
         if mechanism.card.name != "softmax":
             raise UnsupportedError(
-                f"{name} is {mechanism.card.name}, which does not compute a softmax matrix of all queries and keys; "
-                "give a model with softmax attention in every layer"
+                "every layer of the model must have the mechanism softmax, because other mechanisms have no softmax matrix; "
+                f"got {mechanism.card.name} in {name}. Give another model"
             )
 
     def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -115,8 +115,8 @@ def refuse_blind(model: nn.Module, found: object) -> None:
     """
     if not found:
         raise UnsupportedError(
-            f"no attention was seen in {type(model).__name__}: it has no mechanism of the zoo and calls no "
-            "scaled_dot_product_attention; a transformers model must be loaded with attn_implementation='eager' or 'sdpa'"
+            f"no attention was found in {type(model).__name__}: a model must have mechanisms of attn-zoo or call "
+            "scaled_dot_product_attention. Load a model of transformers with attn_implementation='eager' or 'sdpa'"
         )
 
 

@@ -75,7 +75,7 @@ def fewest_rounds(confidence: float = CONFIDENCE) -> int:
         ValueError: ``confidence`` is not between 0 and 1.
     """
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1; got {confidence}")
+        raise ValueError(f"confidence must be greater than 0 and less than 1; got {confidence}")
     return 2 + math.floor(-math.log2(1 - confidence))
 
 
@@ -94,11 +94,16 @@ def compare(
     """
     needed = fewest_rounds(confidence)
     if smallest < 0:
-        raise ValueError(f"the smallest difference of interest must be a share of at least 0; got {smallest}")
+        raise ValueError(
+            f"smallest must be at least 0, because it is the smallest difference of interest, as a share; got {smallest}"
+        )
     if not all(0 < seconds < math.inf for seconds in [*first, *second]):
-        raise ValueError("seconds must be positive and finite; a step that could not be timed has no round")
+        raise ValueError("seconds must be positive and finite. Leave out steps that could not be timed")
     taken = quotients(second, first)
     if len(taken) < needed:
-        raise ValueError(f"a comparison at confidence {confidence:g} must have at least {needed} common rounds; got {len(taken)}")
+        raise ValueError(
+            f"A and B must have at least {needed} rounds in common for an interval at confidence {confidence:g}; got "
+            f"{len(taken)}. Time more rounds"
+        )
     interval = stats.quantile_test(taken, p=0.5).confidence_interval(confidence)
     return Comparison(len(taken), float(np.median(taken)), float(interval.low), float(interval.high), smallest, confidence)

@@ -38,7 +38,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
     points = list(found.cells.values())
     quantities = [q for q in UNITS if any(analysis.value(p, q) is not None for p in points)]
     if not quantities:
-        raise ValueError("there is nothing to plot, because nothing was measured (the table gives the reasons); leave plot= out")
+        raise ValueError("there is nothing to plot, because every measurement failed; the table gives the reasons. Leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -37,7 +37,7 @@ def resolve_device(name: str) -> str:
     if name not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda; got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda needs a GPU that PyTorch finds, and here it finds none; take device=cpu or auto")
+        raise ValueError("device=cuda needs a GPU, but PyTorch finds none on this machine. Use device=cpu or device=auto")
     return name
 
 
@@ -79,7 +79,7 @@ class Grid:
         self._check_lists()
         dim, heads = getattr(self, "dim", None), getattr(self, "heads", None)
         if dim is not None and heads is not None and dim % heads:
-            raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
+            raise ValueError(f"dim= must be a multiple of heads=; got dim={dim} and heads={heads}")
         if (precision := getattr(self, "precision", None)) is not None and precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
@@ -90,7 +90,7 @@ class Grid:
                 if (value := getattr(self, name, None)) is not None:
                     check(name, value)
         if (rounds := getattr(self, "rounds", self.fewest_rounds)) < self.fewest_rounds:
-            raise ValueError(f"rounds must be at least {self.fewest_rounds} for an interval; got {rounds}")
+            raise ValueError(f"rounds= must be at least {self.fewest_rounds}, because fewer give no interval; got {rounds}")
 
     def _check_lists(self) -> None:
         for name in LISTS:

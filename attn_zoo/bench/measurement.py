@@ -134,7 +134,9 @@ class Measurement:
         try:
             return cls.from_dict(read_results(file, experiment, key))
         except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file} is not a complete measurement: {type(error).__name__}: {error}; measure it again") from error
+            raise ValueError(
+                f"{file} must be a complete measurement, but is not ({type(error).__name__}: {error}). Measure again"
+            ) from error
 
     def write(self, file: Path) -> None:
         """Write the whole measurement to a JSON file. Each cell (a case that was measured) has a line, and so has each value."""

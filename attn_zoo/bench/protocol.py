@@ -85,9 +85,9 @@ class TimingProtocol:
                 raise ValueError(f"protocol.{name} must be at least 1; got {getattr(self, name)}")
         for name in ("seconds", "rotate_bytes"):
             if getattr(self, name) < 0:
-                raise ValueError(f"protocol.{name} must not be below 0; got {getattr(self, name)}")
+                raise ValueError(f"protocol.{name} must be at least 0; got {getattr(self, name)}")
         if not self.unstable > 0:
-            raise ValueError(f"protocol.unstable must be a share of the median above 0; got {self.unstable}")
+            raise ValueError(f"protocol.unstable must be above 0, because it is a share of the median; got {self.unstable}")
         if self.statistic != "median and quartiles":
             raise ValueError(f"protocol.statistic must be 'median and quartiles'; got {self.statistic!r}")
 

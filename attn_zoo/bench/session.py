@@ -95,9 +95,9 @@ class Session:
         counts = f"{least:,.0f} s for {self.grid.fewest_rounds} round{'s' * (self.grid.fewest_rounds > 1)}"
         counts += f" and {most:,.0f} s for {rounds}" if rounds > self.grid.fewest_rounds else ""
         gone = "the shortest lengths" if "lengths" in self.grid.named else "the slowest cells"
-        short = f"too little: {gone} will be left out; give more with seconds="
+        short = f"this is too little, so {gone} will be left out. Give more time with seconds="
         said = "that should suffice" if most <= left else "fewer rounds will be taken" if least <= left else short
-        return f"{len(cells)} cells need at least {counts}; {left:,.0f} s are given: {said}"
+        return f"{len(cells)} measurements need at least {counts}, and {left:,.0f} s are given: {said}"
 
     def left(self) -> float:
         """Return the seconds that are left until the time limit."""
@@ -220,7 +220,9 @@ class Session:
             self._fail(slowest, self.grid.each(slowest)[0], self._no_time(self._steps.get(slowest, 0.0), needed))
 
     def _no_time(self, step: float, needed: float) -> str:
-        return f"{NO_TIME}: a step takes about {step:.3g} s; {needed:.0f} s needed, {max(0.0, self.left()):.0f} s left"
+        return (
+            f"{NO_TIME}: a step takes about {step:.3g} s, so {needed:.0f} s are needed, and {max(0.0, self.left()):.0f} s are left"
+        )
 
     # Processes
 

@@ -104,7 +104,9 @@ class Timed(Grid):
         for subject in {cell.label: cell.subject for group in self.groups() for cell in group}.values():
             if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
                 known = ", ".join(card(subject.attention).implementations)
-                raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
+                raise ValueError(
+                    f"{subject.attention}:{subject.implementation} cannot run here: {why}. Choose another implementation ({known})"
+                )
 
     @property
     def torch_device(self) -> torch.device:
@@ -169,7 +171,9 @@ class Timed(Grid):
     def excess(self, cell: Cell) -> str | None:
         """Return the reason why a step cannot fit into memory, or None if it may fit. The step is not run."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
-        return f"at least {least} bytes needed by arithmetic, {memory} there" if least > memory else None
+        return (
+            f"a step needs at least {least} bytes, as computed from its sizes, and there are {memory}" if least > memory else None
+        )
 
     def least_bytes(self, cell: Cell) -> int:
         """Return a lower bound of the bytes of a step. Softmax with all weights in memory has several matrices of length × length

@@ -26,7 +26,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         ValueError: there is no value.
     """
     if not values:
-        raise ValueError("quartiles must be taken of at least one value; got none")
+        raise ValueError("quartiles must get at least one value; got none")
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -77,14 +77,14 @@ class Worker:
             self._pipe.send((method, arguments))
             if limit is not None and not self._pipe.poll(limit):
                 self.stop()
-                raise WorkerError("time limit", f"not done after {limit:g} s")
+                raise WorkerError("time limit", f"it was not done after {limit:g} s")
             kind, answer = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode
             reason = f"the process ended with status {code}"
             if code == -9:
-                raise WorkerError("OOM", f"{reason}: killed, probably for lack of memory") from None
+                raise WorkerError("OOM", f"{reason}: it was killed, probably for lack of memory") from None
             raise WorkerError("failed", reason) from None
         if kind == "failed":  # after a device error the process cannot be used again
             self.stop()

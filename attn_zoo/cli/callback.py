@@ -34,11 +34,11 @@ def load_callback(name: str) -> MakeCallback:
     """
     file, _, attribute = name.rpartition(":")
     if not file.endswith(".py") or not attribute:
-        raise ValueError(f"callback must be FILE.py:NAME, the name of a class in a file; got {name!r}")
+        raise ValueError(f"callback= must be FILE.py:CLASS, a file and a class in it; got {name!r}")
     (module,) = plugin_files.load(Path(file))
     made = getattr(module, attribute, None)
     if not callable(made):
-        raise ValueError(f"callback must name a class in {file}, and there is none called {attribute!r}")
+        raise ValueError(f"callback= must name a class in {file}, but this file has no class {attribute!r}. Correct the name")
     return made
 
 
@@ -63,7 +63,9 @@ class Watched:
             try:
                 self._callback = make(spec, run_id)
             except Exception as error:  # code of the user may raise anything
-                raise ValueError(f"callback {callback} cannot be made: {_text(error)}; mend it, or leave it out") from error
+                raise ValueError(
+                    f"the callback {callback} could not be created: {_text(error)}. Mend the class, or leave callback= out"
+                ) from error
 
     def start(self, label: str, steps: int) -> None:
         """Tell the progress display and the user's callback that a run of ``steps`` steps begins."""

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _compare(parsed: argparse.Namespace) -> int:
     if "quickstart" not in reference.shipped():
         raise ValueError(
-            "this installation lacks the records of the quickstart, and attn-zoo compare needs them; install attn-zoo again"
+            "attn-zoo compare needs the records of the quickstart, but this installation lacks them. Install attn-zoo again"
         )
     rows = named_rows(parsed.targets)
     folder = Path(parsed.records or _folder(rows))
@@ -98,7 +98,9 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
         return rows_of(rows, hybrids=True)
     names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
     if not names:
-        raise ValueError(f"compare must name attentions; {', '.join(paths)} registers only tasks")
+        raise ValueError(
+            f"attn-zoo compare needs at least one attention, but {', '.join(paths)} registers only tasks. Name an attention"
+        )
     return rows_of(dict.fromkeys(names))
 
 

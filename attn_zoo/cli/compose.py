@@ -44,9 +44,7 @@ def compose(given: Iterable[Word]) -> Composed:
     """
     named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]
     if several := [word for word in named if word.swept]:
-        raise ValueError(
-            f"{several[0].key} must be one name; got {several[0].key}={several[0].text}; run one command for each name"
-        )
+        raise ValueError(f"{several[0].key}= must be one name; got {several[0].text}. Run one command for each name")
     store_groups()
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
         config = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in named], return_hydra_config=True)
@@ -69,7 +67,9 @@ def plan(words: Sequence[str]) -> Plan:
         ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
     """
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
-        raise ValueError(f"settings of runs must be KEY=VALUE (-m asks for several runs); got {flags[0]!r}")
+        raise ValueError(
+            f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. The only options are -m (several runs) and --plan"
+        )
     given = read_run_words(word for word in words if word not in _FLAGS)
     composed = compose(given)
     with planning():
@@ -100,7 +100,7 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
         configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
     elif swept:
-        raise ValueError(f"{swept[0].key}={swept[0].text} gives several values, which need several runs; add -m")
+        raise ValueError(f"{swept[0].key}={swept[0].text} has several values, and each value needs a run of its own. Add -m")
     else:
         configs = [config]
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _diff(parsed: argparse.Namespace) -> int:
     kinds = [kind for kind in parsed.fail_on.split(",") if kind]
     if unknown := [kind for kind in kinds if kind not in REGRESSIONS]:
-        raise ValueError(f"--fail-on must be {', '.join(REGRESSIONS)}, separated by commas; got {', '.join(unknown)}")
+        raise ValueError(f"--fail-on must list some of {', '.join(REGRESSIONS)}, separated by commas; got {', '.join(unknown)}")
     sides, damaged = [], []
     for path in (parsed.a, parsed.b):
         records, broken = records_of(path)

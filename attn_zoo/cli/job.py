@@ -78,7 +78,7 @@ def _by_other_code(record: RunRecord) -> str:
 
 def _dead_before(record: RunRecord) -> str:
     """Return a note on a run without a score, and how to try it again if its process died. For a run with a score, it is empty."""
-    again = "; to try it again, delete its record or give another records=FOLDER" if DIED in record.environment else ""
+    again = ". To try it again, delete its record or give another records=FOLDER" if DIED in record.environment else ""
     return "" if record.status == "done" else f" as {record.status}: {record.reason}{again}"
 
 
@@ -144,7 +144,7 @@ def _readable(record: RunRecord) -> RunRecord:
             "measured": {},
             "warnings": (),
         }
-        return replace(record, status="failed", reason=f"no reader would accept the record of this run: {error}", **empty)
+        return replace(record, status="failed", reason=f"the record of this run is not valid: {error}", **empty)
     return record
 
 
@@ -175,7 +175,10 @@ def _keep(record: RunRecord, store: Store) -> Path:
             kept = Store(tempfile.mkdtemp(prefix="attn-zoo-kept-")).add(record)
         except OSError:
             raise error from None
-        raise OSError(f"{error}; the record is kept in {str(kept)!r}: copy it to the folder of records first") from error
+        raise OSError(
+            f"{error}. The record was written to {str(kept)!r} instead. Copy this file to the folder of records before you run "
+            "the command again"
+        ) from error
 
 
 def _outcome(record: RunRecord) -> str:

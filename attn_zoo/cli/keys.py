@@ -48,13 +48,15 @@ def read_keys(
         read = read_word(word)
         key = read.key
         if read.added:
-            raise ValueError(f"{command} takes KEY=VALUE without a sign before the key; write {key}={text}; got {word!r}")
+            raise ValueError(
+                f"words of {command} must be KEY=VALUE without a sign before the key; got {word!r}. Write {key}={text}"
+            )
         if key.startswith("attention."):
             row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
-            raise ValueError(f"{command} takes options in brackets after the name, attention={row}; got {word!r}")
+            raise ValueError(f"options of a mechanism must stand in brackets after its name; got {word!r}. Write attention={row}")
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
         if read.swept:
-            raise ValueError(f"{key} takes a single value; got {word!r}; if you mean a list, write it in brackets: {key}=[a,b]")
+            raise ValueError(f"{key}= must be one value; got {word!r}. Write a list in brackets: {key}=[a,b]")
         found[key] = read.value
     return found

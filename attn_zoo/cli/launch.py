@@ -126,11 +126,11 @@ def _check_launcher(launcher: object) -> None:
         return
     if not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS:
         raise ValueError(
-            f"launch= must be one of {', '.join(_LAUNCHERS)}, and launcher.KEY=VALUE sets its options; got {launcher!a}"
+            f"launch= must be one of {', '.join(_LAUNCHERS)}; got {launcher!a}. Set options of the launcher with launcher.KEY=VALUE"
         )
     for part in (launcher, *(value for value in launcher.values() if isinstance(value, Mapping))):
         if hidden := [key for key in part if str(key).startswith("_")]:
-            raise ValueError(f"launcher.{hidden[0]} is not an option of a launcher; leave it out")
+            raise ValueError(f"options of a launcher must not begin with an underscore; got launcher.{hidden[0]}. Leave it out")
 
 
 def check_launch(settings: Settings) -> None:
@@ -142,8 +142,8 @@ def check_launch(settings: Settings) -> None:
     """
     if (together := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ValueError(
-            f"one run is one process, but a launcher started {together} processes together (WORLD_SIZE={together}); start one "
-            "process; launch=joblib, ray or slurm divides the runs of a sweep among processes"
+            f"a run must be a single process, but {together} processes were started together (WORLD_SIZE={together}). Start "
+            "one process, and divide the runs of a sweep with launch=joblib, ray or slurm"
         )
     _check_launcher(settings.launcher)
     kind = kind_of(settings)
@@ -151,28 +151,31 @@ def check_launch(settings: Settings) -> None:
     check_whole("checkpoint.every", settings.checkpoint.every, 0)
     check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
     if settings.workers is not None and settings.workers < 1:
-        raise ValueError(f"workers must be at least 1, because it is a number of processes; got {settings.workers}")
+        raise ValueError(f"workers= must be at least 1, because it is a number of processes; got {settings.workers}")
     if not settings.records:
-        raise ValueError("records must name the folder that records are added to; got an empty text")
+        raise ValueError("records= must name a folder; got an empty text")
     if kind is None and settings.workers is not None:
         raise ValueError(
-            "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"
+            "workers= must go with launch=, because only a launcher starts several processes. Add launch=joblib, ray, "
+            "submitit_local or slurm, or leave workers= out"
         )
     if kind is not None and settings.threads < 1:
-        raise ValueError("threads must be at least 1 with launch=, because a launcher divides the cores by it; got 0")
+        raise ValueError("threads= must be at least 1 with launch=, because a launcher divides the number of cores by it; got 0")
     searched = settings.tuning.sampler if settings.tuning.space else None
     for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
         if name in _NEEDS and find_spec(_NEEDS[name]) is None:
-            raise ValueError(f"{said} needs {_NEEDS[name]}, which is not installed; pip install 'attn-zoo[sweeps]'")
+            raise ValueError(
+                f"{said} needs the package {_NEEDS[name]}, which is not installed. Install it with: pip install 'attn-zoo[sweeps]'"
+            )
     if kind == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
-            "launch=slurm submits jobs with the command sbatch, and there is no sbatch on this machine. Run the command on a "
-            "machine of the cluster, or try the sweep with launch=submitit_local"
+            "launch=slurm needs the command sbatch, which is not on this machine. Run the command on a machine of the "
+            "cluster, or try the sweep with launch=submitit_local"
         )
     if kind == "ray" and settings.workers and settings.launcher["init"].get("address"):
         raise ValueError(
-            "workers= cannot be used with an existing Ray cluster, which decides itself how many runs it does at once; leave "
-            "workers= out"
+            "workers= cannot be used with an existing Ray cluster, because the cluster decides how many runs it does at "
+            "once. Leave workers= out"
         )
 
 

@@ -32,7 +32,7 @@ def layer_axes(file: Path) -> list[CostAxis]:
     """
     found = Measurement.read("--layers", "growth", file)
     if not found.finished:
-        raise ValueError(f"{file} was not finished; run the same attn-zoo measure command again, to resume it")
+        raise ValueError(f"the measurement in {file} is not complete. Run the same attn-zoo measure command again to finish it")
     grid = found.grid
     source = (
         f"one layer of width {grid['dim']} with {grid['heads']} heads or those of the row, one sequence, forward and backward, on "

@@ -70,12 +70,11 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
         value = quantity(cost.lower(), amount)
         if value is None:
             raise ValueError(
-                "--equal must be time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
-                f"got {word!r}"
+                f"--equal must be a budget above 0, such as time=30s, time=5min, flops=2T or memory=64MiB; got {word!r}"
             )
         name = _COSTS[cost.lower()]
         if name in found:
-            raise ValueError(f"--equal {cost} is given twice; give one budget for each cost")
+            raise ValueError(f"--equal must give each cost once; got two budgets of {cost}. Leave one of them out")
         found[name] = value
     return found
 
@@ -88,7 +87,7 @@ def times(words: str) -> tuple[float, ...]:
     """
     found = [quantity("time", word) for word in words.split(",")]
     if None in found:
-        raise argparse.ArgumentTypeError(f"must be times above 0, in seconds (or 5min, 1h), separated by commas; got {words!r}")
+        raise argparse.ArgumentTypeError(f"must be times above 0, separated by commas, such as 30s,5min,1h; got {words!r}")
     return tuple(sorted({time for time in found if time is not None}))
 
 
@@ -145,22 +144,35 @@ def _refuse(parsed: argparse.Namespace) -> None:
 
     said, format = given("overview", "seeds", "published"), parsed.format
     if parsed.separation is not None and (others := [*said, *given("attention", "plots")]):
-        raise ValueError(f"--separation prints a verdict for each task and nothing else; leave out {', '.join(others)}")
+        raise ValueError(
+            "--separation prints only a verdict for each task, so it cannot be combined with other parts. Leave out "
+            f"{', '.join(others)}"
+        )
     if parsed.separation is not None and format == "html":
-        raise ValueError(f"--separation takes --format {', '.join(FORMATS)}; got --format html")
+        raise ValueError(f"--format must be {' or '.join(FORMATS)} with --separation; got html")
     if format == "html" and said:
-        raise ValueError(f"--format html always shows these parts; leave out {', '.join(said)}")
+        raise ValueError(f"--format html always shows all parts. Leave out {', '.join(said)}")
     if format == "svg" and said:
-        raise ValueError(f"--format svg draws test scores by task only; leave out {', '.join(said)}")
+        raise ValueError(f"--format svg draws only test scores by task. Leave out {', '.join(said)}")
     if parsed.costs and format not in ("terminal", "html", "svg"):
-        raise ValueError(f"--costs adds columns to the heat map of --format terminal, html or svg; there is none in {format}")
+        raise ValueError(
+            "--costs must go with --format terminal, html or svg, because it adds columns to their heat map; got --format "
+            f"{format}. Leave --costs out"
+        )
     if (narrow := given("wide", "legend")) and format != "terminal":
-        raise ValueError(f"{narrow[0]} applies to --format terminal only; --format {format} always shows everything")
+        raise ValueError(
+            f"{narrow[0]} must go with --format terminal, because --format {format} always shows everything. Leave {narrow[0]} out"
+        )
     if parsed.layers and not parsed.plots:
-        raise ValueError("--layers adds curves to the pictures of --plots FOLDER; add --plots FOLDER, or leave --layers out")
+        raise ValueError(
+            "--layers must go with --plots FOLDER, because it adds curves to these pictures. Add --plots FOLDER, or leave "
+            "--layers out"
+        )
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
-        raise ValueError(f"--at adds a table for each task, but {alone[0]} shows no such tables; give --at or {alone[0]}, not both")
+        raise ValueError(
+            f"--at cannot be combined with {alone[0]}, because --at prints a table for each task. Leave out --at or {alone[0]}"
+        )
     if parsed.output:
         check_output("--output", parsed.output)
 

@@ -92,7 +92,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     grid.named = tuple(given)  # type: ignore[misc]  # of this grid alone
     if grid.read is not None:
         if grid.output is not None:
-            raise ValueError("read= measures nothing, so there is nothing for output= to write; leave one of them out")
+            raise ValueError("read= and output= cannot be given together, because read= measures nothing. Leave one of them out")
         found = Measurement.read("read", name, Path(grid.read))
         _print(grid, found)
         grid.draw(found)

@@ -86,8 +86,8 @@ def check_output(name: str, file: Path) -> None:
         OSError: the file cannot be written.
     """
     if file.is_dir() or not file.absolute().parent.is_dir():
-        lacking = "is a folder" if file.is_dir() else "lies in no folder that exists"
-        raise ValueError(f"{name} must be a file in a folder that exists; {str(file)!r} {lacking}")
+        lacking = "is a folder" if file.is_dir() else "is in a folder that does not exist"
+        raise ValueError(f"{name} must be a file in an existing folder, but {str(file)!r} {lacking}")
     existed = file.exists()
     file.open("a", encoding="utf-8").close()
     if not existed:

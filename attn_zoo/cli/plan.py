@@ -92,8 +92,8 @@ class Plan:
                 os.chdir(self.folder)
             except OSError as error:
                 raise FileNotFoundError(
-                    f"this worker does not see the folder {self.folder!r} that the sweep was started in; start it in a folder "
-                    "that all workers share"
+                    f"a worker cannot find {self.folder!r}, the folder where the sweep was started. Start the sweep in a "
+                    "folder that all workers share"
                 ) from error
         for plugin in self.plugins:
             load_plugin(plugin)

@@ -121,10 +121,12 @@ def _recommend(parsed: argparse.Namespace) -> int:
         return _use_cases(parsed)
     required = required_of(parsed)
     if parsed.transplant and not parsed.trained:
-        raise ValueError("--transplant is used only with --trained; add --trained, or leave --transplant out")
+        raise ValueError("--transplant must go with --trained. Add --trained, or leave --transplant out")
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
-        raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
+        raise ValueError(
+            f"--attention must not name controls, because controls are never recommended. Leave out {', '.join(controls)}"
+        )
     file = parsed.transplant or reference.TRANSPLANT
     transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
     found = recommend(required, tables(loaded(_records(parsed))), transplant, rows=rows)

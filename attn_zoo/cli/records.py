@@ -111,7 +111,10 @@ def _told(finding: Finding) -> str:
 
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
-        raise ValueError(f"--into must be a new or empty folder, because every run is repeated; {str(parsed.into)!r} is not empty")
+        raise ValueError(
+            "--into must be a new or empty folder, because runs that are recorded there would not be repeated; "
+            f"{str(parsed.into)!r} is not empty"
+        )
     check_number("--within", parsed.within, 0)
     records, damaged = records_of(records_root(parsed))
     name_left_out(damaged)
@@ -148,8 +151,8 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
     }
     if not known:
         raise ValueError(
-            f"no run can be repeated: none of {len(records)} record{'s' * (len(records) != 1)} has status done and protocol "
-            f"{' or '.join(PROTOCOLS)} and is not a trial"
+            f"no run can be repeated: at least one record must have status done and protocol {' or '.join(PROTOCOLS)}, and "
+            f"must not be a trial; got {len(records)} other record{'s' * (len(records) != 1)}"
         )
     pool = [known[run_id] for run_id in sorted(known)]
     return random.Random(seed).sample(pool, min(cells, len(pool)))

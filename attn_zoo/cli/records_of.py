@@ -42,16 +42,20 @@ def records_root(parsed: argparse.Namespace) -> Path:
     if name is None:
         root = Path(FOLDER if parsed.records is None else parsed.records)
         if parsed.records is not None and not root.exists():
-            raise FileNotFoundError(f"--records takes a folder or a packed file of records; there is no {str(root)!r}")
+            raise FileNotFoundError(
+                f"--records must name an existing folder or packed file of records, but {str(root)!r} does not exist"
+            )
         return root
     if parsed.records is not None:
         raise ValueError(
-            "--records FOLDER shows your records, --reference the records that came with the package; give one of the two"
+            "--records (your own records) and --reference (records of the package) cannot be given together. Leave one of them out"
         )
     there = reference.shipped()
     name = name or next(iter(there), "")
     if name not in there:
-        raise ValueError(f"--reference takes {' or '.join(there) or 'nothing, as this installation has no records'}; got {name!r}")
+        raise ValueError(
+            f"--reference must be {' or '.join(there) or 'left out, because this installation has no records'}; got {name!r}"
+        )
     return reference.packed_file(name)
 
 

@@ -94,7 +94,7 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     ends = [study.spec(values) for values in _ends_of(space)]
     for spec in ends:
         if reason := refusal(spec, locations):
-            raise RefusedSearchError(f"narrow the space; it has refused settings: {reason}")
+            raise RefusedSearchError(f"the search space holds settings that cannot be run: {reason}. Give a smaller range")
     return replace(study, base=ends[0], id=study_id(ends[0], space, task_card(base.task).version))
 
 
@@ -106,9 +106,9 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
     """
     if list(space) != ["budget.learning_rate"] or base.budget.until != "criterion" or tuning.trials:
         raise ValueError(
-            "tuning.sampler=bracket must search budget.learning_rate alone, with budget.until=criterion and without trials=; the "
-            f"results decide how many there are; got a search over {', '.join(space)} with budget.until={base.budget.until} "
-            f"and trials={tuning.trials}; for other searches set tuning.sampler=grid"
+            "tuning.sampler=bracket must search only budget.learning_rate, with budget.until=criterion and without trials=; "
+            f"got a search over {', '.join(space)} with budget.until={base.budget.until} and trials={tuning.trials}. Set "
+            "tuning.sampler=grid for other searches"
         )
 
 
@@ -193,8 +193,8 @@ def objective(record: RunRecord | None) -> float:
     """
     if record is None:
         raise BlockingIOError(
-            "another process is doing a trial of this study, whose score the search needs; run the command again when that trial "
-            "is done"
+            "the search needs the score of a trial that another process is running now. Run the command again when that "
+            "trial is done"
         )
     if record.status == "done":
         return float(record.scores["valid"])
@@ -212,7 +212,7 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
     if not space:
         fixed = " and ".join(f"{key}={named[key].text}" for key in usual)
         raise ValueError(
-            f"nothing is left to search with {fixed}; leave that out, or give a range, such as "
+            f"a search needs at least one range, but {fixed} leaves none. Leave it out, or give a range, such as "
             "'budget.learning_rate=tag(log,interval(0.0001,0.01))'"
         )
     return {key: "".join(text.split()) for key, text in space.items()}  # equal sweeps have equal text, however spaced
@@ -267,9 +267,9 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
         return
     known = [*(f"attention.{option}" for option in options), *(f"budget.{name}" for name in TUNABLE)]
     if key in ("attention", "task", "seed"):
-        why = f"a study searches one mechanism on one task with one seed, so {key} takes one value; attn-zoo tune takes several"
+        why = f"{key} must be one value, because a study has one mechanism, one task and one seed. Use attn-zoo tune for several"
     elif group == "budget" and name in {f.name for f in fields(Budget)}:
-        why = f"{key} is the same for every row of a table, so it cannot be searched"
+        why = f"{key} cannot be searched, because it must be the same for all configurations of a table"
     else:
         why = f"{key} cannot be searched"
     raise ValueError(f"{why}. These keys can be searched: {', '.join(known)}")
@@ -322,5 +322,7 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
 def _sweep(key: str, text: str) -> Word:
     word = read_word(f"{key}={text}")
     if not word.swept:
-        raise ValueError(f"{key}={text} is one value, but a search needs a range: choice(...), interval(...) or range(...)")
+        raise ValueError(
+            f"{key}= must be a range to be searched: choice(...), interval(...) or range(...); got the single value {text}"
+        )
     return word

@@ -49,8 +49,8 @@ def _recorded(root: Path) -> list[RunRecord]:
         return records
     lacks = "holds no records" if root.exists() else "does not exist"
     raise FileNotFoundError(
-        f"the folder {str(root)!r} of records {lacks}; add --reference to read the records that came with the package, or name "
-        "your own folder with --records FOLDER"
+        f"the folder of records {str(root)!r} {lacks}. Name your own folder with --records FOLDER, or add --reference to read "
+        "the records of the package"
     )
 
 

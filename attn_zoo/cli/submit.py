@@ -58,9 +58,7 @@ def _submit(parsed: argparse.Namespace) -> int:
     found += _of_files(parsed.folder) if written else ()
     output = parsed.output or COMMUNITY / folder_name(about, records)
     if not written and output.exists():
-        raise FileExistsError(
-            f"the folder {str(output)!r} exists already, and submit does not overwrite it; name a new folder with --output"
-        )
+        raise FileExistsError(f"--output must name a new folder, because nothing is overwritten; {str(output)!r} exists already")
     if found := found or list(_of_code(records, paths)):
         lines = "\n".join(terminal(f"{refusal.kind}: {refusal.words}") for refusal in found)
         print(wrap(f"{lines}\nNot accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken."))
@@ -83,7 +81,7 @@ def _given(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
         ValueError: the name or the paper is missing, or breaks its rule.
     """
     if not (parsed.name and parsed.paper):
-        raise ValueError("--name and --paper must be given, because the table prints both; write --paper none without a paper")
+        raise ValueError("--name and --paper must be given, because the table prints both. Write --paper none if there is no paper")
     return Submission(parsed.name, parsed.paper, datetime.now(UTC).date()), [Path(path) for path in parsed.plugin or []]
 
 
@@ -94,7 +92,10 @@ def _read(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
         ValueError: an option is given as well, the file of the submission is wrong, or the code cannot be loaded.
     """
     if given := [name for name in ("name", "paper", "plugin", "output") if getattr(parsed, name)]:
-        raise ValueError(f"{parsed.folder} was written by submit and has its own name, paper and code; leave out --{given[0]}")
+        raise ValueError(
+            f"--{given[0]} must not be given, because {parsed.folder} is a submission and already holds its name, paper and code. "
+            "Leave it out"
+        )
     about = Submission.read(parsed.folder)
     paths = sorted(path for path in (parsed.folder / CODE).glob("*") if path.name != "__pycache__")
     for path in paths:
@@ -111,7 +112,7 @@ def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], 
     """
     verdict, (records, _) = verify(root), Store(root).load()
     if not records and verdict.clean:
-        raise ValueError(f"{root} must hold records of runs; there are none. Train with attn-zoo compare or attn-zoo run")
+        raise ValueError(f"{root} must hold records of runs, but holds none. Make records with attn-zoo compare or attn-zoo run")
     return records, refusals(records, shipped, verdict)
 
 

@@ -75,12 +75,12 @@ def transplant_command(words: Sequence[str]) -> int:
     """
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{twice[0]} is given twice; give it once")
+        raise ValueError(f"{twice[0]}= must be given once; got it twice. Leave one of them out")
     given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"the values of init and of seed must differ from each other; got init={keys.init} seed={keys.seed}")
+        raise ValueError(f"init= and seed= must not list a value twice; got init={keys.init} seed={keys.seed}")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in FORMATS:
         raise UnknownNameError("format", keys.format, FORMATS)
@@ -88,12 +88,12 @@ def transplant_command(words: Sequence[str]) -> int:
         check_plot(Path(keys.plot))
     if keys.read:
         if rows or keys.output is not None:
-            raise ValueError("read= only shows existing records, so attention= and output= must not be given; leave them out")
+            raise ValueError(
+                "attention= and output= must not be given with read=, because read= only shows existing records. Leave them out"
+            )
         return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
     if not rows:
-        raise ValueError(
-            "attention=NAME must name the mechanism to transplant, and it is missing; attn-zoo list shows all mechanisms"
-        )
+        raise ValueError("attention=NAME is missing, but must name the mechanism to transplant. Choose one from attn-zoo list")
     return _work(keys, rows, starts, seeds)
 
 
@@ -105,7 +105,7 @@ def _start(text: str) -> Start:
 
 def _seed(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"seed must be integers from 0 in ASCII digits, separated by commas; got {text!r}")
+        raise ValueError(f"seed= must list integers of at least 0, separated by commas, in the digits 0 to 9; got {text!r}")
     check_seed(seed := int(text))
     return seed
 
@@ -127,7 +127,7 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
     train, test = ([Path(text) for text in texts] for texts in (keys.train, keys.test))
     for path in [*train, *test, *([] if pairs is None else [pairs])]:
         if not path.exists():
-            raise FileNotFoundError(f"there is no text at {path}; give a file or a folder that exists")
+            raise FileNotFoundError(f"the file or folder {path} does not exist. Name an existing text file or folder")
     teacher = load_teacher(setting.model, setting.length, weights=setting.weights)
     takes = check(teacher, candidates, starts, setting, padded=pairs is not None or bool(keys.classify))
     trials = [
@@ -161,9 +161,9 @@ def _tasks(text: str) -> list[tuple[str, Any]]:
         named = replace(row, options={name: value for name, value in row.options.items() if name not in kind.locations})
         tasks.append((str(named), build_task(row.attention, **typed_options(f"task {row.attention}", kind.options, row.options))))
         if not hasattr(tasks[-1][1], "rows"):
-            raise ValueError(f"classify must name tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
+            raise ValueError(f"classify= must name tasks of labelled texts, such as sst2, mrpc, imdb or qnli; got {row.attention}")
     if len({name for name, _ in tasks}) < len(tasks):
-        raise ValueError(f"classify must name each task once; got {text}")
+        raise ValueError(f"classify= must name each task once; got {text}")
     return tasks
 
 

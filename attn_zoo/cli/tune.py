@@ -100,26 +100,27 @@ def read_request(words: Sequence[str]) -> Request:
     by_key = {word.key: word for word in read_run_words((w for w in words if w not in ("-m", "--multirun")), _OWN)}
     for key in ("attention", "task"):
         if f"tuning.{key}" in by_key:
-            advice = "on the command line write attention=ROW,... task=NAME,..."
-            raise ValueError(f"tuning.{key} is a key of experiment files; {advice}")
+            advice = "Write attention=NAME,... task=NAME,... on the command line"
+            raise ValueError(f"tuning.{key}= can be given only in experiment files. {advice}")
     experiments = by_key.pop("experiment", Word("experiment", "tune", "tune"))
     own = {key: list(map(str, by_key.pop(key).values())) for key in ("attention", "task", *_OWN) if key in by_key}
     experiment, *others = map(str, experiments.values())
     if others:
         raise ValueError(
-            f"experiment= must name one experiment; got {', '.join([experiment, *others])}; run one command for each of them"
+            f"experiment= must name one experiment; got {', '.join([experiment, *others])}. Run one command for each of them"
         )
     composed = compose([experiments, *by_key.values()])
     tuning = settings_from(composed.config).tuning
     if not tuning.space:
         raise ValueError(
-            f"experiment={experiment} does not search any setting; run it with attn-zoo run -m experiment={experiment}"
+            f"experiment={experiment} does not search any setting, so it cannot be tuned. Use attn-zoo run -m "
+            f"experiment={experiment}"
         )
     tasks = own.get("task") or tuning.task
     rows = _rows(own.get("attention", []), tuning, fixed=any(key.startswith("attention.") for key in by_key))
     for key, values in (("attention", rows), ("task", tasks)):
         if not values:
-            raise ValueError(f"{key}= is missing; for example: attn-zoo tune attention=linformer,softmax task=digits")
+            raise ValueError(f"{key}= is missing. Write, for example: attn-zoo tune attention=linformer,softmax task=digits")
     rest = list(by_key.values())
     if "trials" in own:
         trials = _count("trials", ",".join(own["trials"]))
@@ -152,7 +153,7 @@ def _searches(asked: Request) -> list[Plan]:
             continue
         assert planned.study is not None, "the experiment is a search"
         for taken in {planned.study.base.seed, planned.study.base.seed + SECOND_SEED} & set(asked.seeds or USUAL_SEEDS):
-            raise ValueError(f"seeds= must not hold {taken}, because the trials use this seed; choose other seeds")
+            raise ValueError(f"seeds= must not include {taken}, because the trials use this seed. Choose other seeds")
         found.append(planned)
     if not found:
         raise ValueError(refused[0])

@@ -54,10 +54,10 @@ class Word(NamedTuple):
         if not isinstance(self.value, Sweep):
             return [self.value]
         if not isinstance(self.value, ChoiceSweep | RangeSweep):
-            said = "has infinitely many values; a grid needs choice(...) or range(...); or tuning.sampler=tpe"
+            said = "has infinitely many values, so no grid can try them all. Use choice(...), range(...) or tuning.sampler=tpe"
             raise ValueError(f"{self.key}={self.text} {said}")
         if isinstance(self.value, RangeSweep) and not self.value.step:
-            raise ValueError(f"{self.key}={self.text} has no step; give a step other than 0")
+            raise ValueError(f"the step of a range must not be 0; got {self.key}={self.text}. Give another step")
         return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
 
 
@@ -85,7 +85,7 @@ def as_keys(words: Sequence[str]) -> list[str]:
             continue
         value = value if equals else next(left, "--")
         if value.startswith("--"):
-            raise ValueError(f"{word} must have a value: {name}=VALUE")
+            raise ValueError(f"{word} must have a value. Write {name}=VALUE")
         found.append(f"{name.replace('-', '_')}={value}")
     return found
 
@@ -100,12 +100,14 @@ def read_word(word: str) -> Word:
         read = OverridesParser.create().parse_override(quote_rows(word))
     except HydraException as error:
         where = str(error).splitlines()[0].partition(" expecting ")[0]
-        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where!a}); put values with other characters in quotes") from error
+        raise ValueError(
+            f"{word!a} must be of the form KEY=VALUE, but cannot be read ({where!a}). Put values with special characters in quotes"
+        ) from error
     if read.is_delete():
-        raise ValueError(f"{word!a}: a setting cannot be removed; give it another value")
+        raise ValueError(f"{word!a} must not remove a setting. Give the setting another value")
     value = read.value()
     if read.package is not None or isinstance(value, Glob):
-        raise ValueError(f"{word!a} cannot be read as KEY=VALUE; write the key without @ and each of its values, KEY=a,b")
+        raise ValueError(f"{word!a} must be of the form KEY=VALUE, without @ or *. Write every value: KEY=a,b")
     return Word(read.key_or_group.replace("/", "."), read.get_value_string(), value, read.is_add() or read.is_force_add())
 
 
@@ -129,13 +131,18 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
     if (top := word.key.partition(".")[0]) not in known:
         raise UnknownNameError("setting of a run", top, known)
     if re.match(r"hydra\.(launcher|sweeper)", word.key):
-        raise ValueError(f"{written!a}: runs use no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
+        raise ValueError(
+            f"{written!a} must be left out, because runs do not use launchers and sweepers of Hydra. Write launch=NAME, "
+            "launcher.KEY= or tuning.KEY="
+        )
     if word.key in _PARTS and not isinstance(word.value, dict):
-        raise ValueError(f"{word.key} is a group of settings; write {word.key}.KEY=VALUE; got {written!a}")
+        raise ValueError(
+            f"{word.key} is a group of settings, so one of its keys must be named; got {written!a}. Write {word.key}.KEY=VALUE"
+        )
     names = word.value.list if isinstance(word.value, ChoiceSweep) else [word.value]
     if word.key in _NAMES and not all(isinstance(name, str | QuotedString) for name in names):
         raise ValueError(
-            f"{word.key} takes a name; tune and run -m take several, separated by commas and without brackets; got {written!a}"
+            f"{word.key}= must be a name, or with -m or tune several names separated by commas, without brackets; got {written!a}"
         )
     return word
 
@@ -155,7 +162,9 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
         said = {f"attention.{name}": value for name, value in row.options.items()}
         said |= {} if row.implementation == "auto" else {"implementation": row.implementation}
         if twice := [key for key in said if key in last]:
-            raise ValueError(f"{twice[0]} is given twice, in the row {names[0].value} and as a key; leave one of them out")
+            raise ValueError(
+                f"{twice[0]} must be given once; got it in brackets ({names[0].value}) and as a key. Leave one of them out"
+            )
         names[0] = names[0]._replace(value=row.attention)
         names += [Word(key, str(value), value) for key, value in said.items()]
     return [*names, *last.values()]

@@ -54,15 +54,15 @@ def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
         advice: what to do instead, for the error message.
     """
     words = f"must be odd and at least {least}, because it counts {counted}"
-    return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
+    return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"Write {max(least, width + 1)}{advice}")
 
 
 COUNT = at_least(1)
-RATE = Bound(lambda rate: 0 <= rate < 1, "must lie in [0, 1), because it is the share of weights set to zero")
-REDRAW = Bound(lambda calls: calls >= 0, "must be at least 1, because it counts training calls; 0 means never")
+RATE = Bound(lambda rate: 0 <= rate < 1, "must be at least 0 and less than 1, because it is the share of weights set to zero")
+REDRAW = Bound(lambda calls: calls >= 0, "must be at least 1 (a number of training calls) or 0 (never)")
 WINDOW = replace(
-    odd("the keys seen, the position itself included"),
-    advice=lambda window: f"write {max(1, window + 1)} for {max(0, window // 2)} on either side",
+    odd("the keys that a query sees, its own position included"),
+    advice=lambda window: f"Write {max(1, window + 1)} to see {max(0, window // 2)} positions on either side",
 )
 WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of reach"),)
 """Value of ``Attention.saturates`` for mechanisms with a window. A window as wide as the input hides hardly any key."""
@@ -83,7 +83,7 @@ def check_bounds(owner: str, options: Any) -> None:
         bound, value = option.metadata.get(BOUND), getattr(options, option.name)
         if bound is not None and not bound.holds(value):
             advice = bound.advice(value)
-            raise ValueError(f"{owner}.{option.name} {bound.words}; got {value}" + (f"; {advice}" if advice else ""))
+            raise ValueError(f"{owner}.{option.name} {bound.words}; got {value}" + (f". {advice}" if advice else ""))
 
 
 @dataclass

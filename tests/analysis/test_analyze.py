@@ -147,16 +147,16 @@ def test_figures_are_drawn(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "nowhere/at-all"], "is not a folder. Give minilm, timm/NAME"),
+        (["--model", "nowhere/at-all"], "there is no folder 'nowhere/at-all'. Give minilm, timm/NAME"),
         (["--model", "task/digit"], "did you mean 'digits'?"),
         (["--model", "task/digits", "--text", "x.txt"], "--text cannot be used with task/digits"),
         (["--model", "task/digits", "--length", "4"], "--length cannot be used with task/digits"),
-        (["--model", "task/digits", "--weights", "pretrained"], "records keep no weights"),
-        (["--model", "task/digits", "--sentences", "5000"], "got --sentences=5000; choose a smaller --sentences"),
+        (["--model", "task/digits", "--weights", "pretrained"], "records do not hold weights"),
+        (["--model", "task/digits", "--sentences", "5000"], "got 5000. Choose a smaller --sentences"),
         (["--model", "task/digits", "--sentences", "0"], "sequences must be at least 1"),
         (
             ["--model", "task/digits", "--weights", "random", "--sentences", "1", "--index", "18"],
-            "must be from 1 to 17, the number of singular values of a matrix here; got 18",
+            "index must be from 1 to 17, because each attention matrix has 17 singular values; got 18",
         ),
         (["--model", "task/digits", "--index", "0"], "--index must be from 1 to --length"),
         (["--model", "task/listops", "--length", "65"], "--length must be at most 64"),
@@ -164,7 +164,7 @@ def test_figures_are_drawn(tmp_path, capsys):
         (["--model", "task/digits"], "task/digits has random weights"),
         (
             ["--model", "timm/test_vit"],
-            "--weights pretrained downloads trained ones, and --weights random analyzes the random weights",
+            "Add --weights pretrained to download trained weights. Add --weights random to analyze the random weights",
         ),
         (["--model", "timm/vit_tinny"], "timm has no model 'vit_tinny'"),
         (["--model", "timm/test_vit", "--text", "x.txt"], "which reads images"),

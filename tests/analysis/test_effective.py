@@ -95,10 +95,10 @@ def test_padded_keys_have_no_column(inputs):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("delta_rule", "delta_rule has no effective attention matrix with these options: its output must be linear in the values"),
-        ("gated_linear", "must be linear in the values"),
+        ("delta_rule", "delta_rule has no effective attention matrix with these options, because its output is not linear"),
+        ("gated_linear", "is not linear in the values"),
         ("fnet", "fnet has no effective attention matrix: its output must be A V"),
-        ("convolution", "treats channels differently"),
+        ("convolution", "Choose a mechanism that treats all channels of a head alike"),
     ],
 )
 def test_what_has_no_matrix_is_refused_by_name(inputs, name, message):

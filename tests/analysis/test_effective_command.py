@@ -62,8 +62,8 @@ def test_controls_are_as_they_are_defined(capsys):
     ("words", "message"),
     [
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
-        (["--attention", "all"], "must name one mechanism here"),
-        (["--attention", "longformer[window=5|9]"], "must name one mechanism here"),
+        (["--attention", "all"], "--attention must name one mechanism;"),
+        (["--attention", "longformer[window=5|9]"], "--attention must name one mechanism;"),
         (["--attention", "linformer:sdpa"], "leave out :sdpa"),
         (["--attention", "linear[feature=x]"], "did you mean 'feature_map'?"),
         (["--attention", "linear", "--head", "-1"], "--head must be at least 0"),

@@ -66,8 +66,8 @@ def test_a_call_of_pytorchs_attention(arguments, key_heads):
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (torch.linspace(-3, 3, 36).reshape(6, 6), "adds a bias to its scores"),
-        (torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2), "has a mask of its own"),
+        (torch.linspace(-3, 3, 36).reshape(6, 6), "must not add a bias to its attention scores"),
+        (torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2), "must be causal or hide padding only"),
     ],
 )
 def test_other_masks_are_refused(mask, message):
@@ -86,7 +86,7 @@ def test_our_layer(causal):
     assert found.causal is causal and found.key_valid is not None and torch.equal(found.key_valid, valid)
     out = layer.out(exact_attention(found).float().transpose(1, 2).flatten(2))
     torch.testing.assert_close(out[valid], model(tokens, valid)[valid])
-    with pytest.raises(UnsupportedError, match="softmax attention in every layer"):
+    with pytest.raises(UnsupportedError, match=r"every layer of the model must have the mechanism softmax, .*; got uniform in"):
         attention_inputs(MultiHeadAttention(8, 2, "uniform", length=5), tokens)
 
 
@@ -135,12 +135,12 @@ def test_batches_are_gathered_layer_by_layer():
     layers = gather([[first, second.sequence(0)], [second, first.sequence(1)]][:1] + [[second, second]])
     assert [layer.query.shape[0] for layer in layers] == [3, 2]
     assert torch.equal(layers[0].value[2:], second.value) and layers[0].key_valid is None
-    with pytest.raises(UnsupportedError, match="same heads and lengths"):
+    with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
         gather([[first, random_inputs(1, 2, 7, 4)]])
-    with pytest.raises(UnsupportedError, match="same heads and lengths"):
+    with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
         gather([])
 
 
 def test_a_model_without_attention_is_refused():
-    with pytest.raises(UnsupportedError, match="no attention was seen in Linear"):
+    with pytest.raises(UnsupportedError, match="no attention was found in Linear"):
         attention_inputs(nn.Linear(4, 4), torch.ones(1, 4))

@@ -80,7 +80,7 @@ def test_the_bound_is_that_of_the_paper():
         (random_inputs(1, 1, 8, 4), [2], "at least two"),
         (random_inputs(2, 1, 8, 4), [8], "1 to 7"),
         (random_inputs(2, 1, 8, 4), [], "none"),
-        (random_inputs(2, 1, 8, 4, causal=True), [2], "must not be causal"),
+        (random_inputs(2, 1, 8, 4, causal=True), [2], "must be bidirectional"),
     ],
 )
 def test_inputs_that_cannot_be_measured_are_refused(inputs, lengths, message):

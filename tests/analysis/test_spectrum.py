@@ -79,12 +79,12 @@ def test_what_cannot_be_averaged_is_refused():
     average = SpectrumAverage()
     with pytest.raises(ValueError, match="at least one sequence"):
         average.result()
-    with pytest.raises(ValueError, match="every layer of an average must have equally many heads and positions"):
+    with pytest.raises(ValueError, match="the attention matrices of all layers must have the same shape"):
         average.add([random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)])
     with pytest.raises(ValueError, match="no layer"):
         average.add([])
     average.add([random_weights(1, 2, 6, 6)])
-    with pytest.raises(ValueError, match="cut all sequences to one length"):
+    with pytest.raises(ValueError, match="Cut all sequences to one length"):
         average.add([random_weights(1, 2, 7, 7)])
 
 

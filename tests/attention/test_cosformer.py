@@ -73,7 +73,7 @@ def test_what_lies_beyond_the_cosine_is_refused():
     inputs = [x.detach() for x in draw(34)]
     with pytest.raises(UnsupportedError, match="was built for 33 keys; got 34"):
         build()(*inputs)
-    with pytest.raises(UnsupportedError, match="at most 33 queries, because its weights turn negative beyond; got 34"):
+    with pytest.raises(UnsupportedError, match="at most 33 queries, because its weights would be negative for more; got 34"):
         build()(inputs[0], inputs[1][:, :, :33], inputs[2][:, :, :33])
     causal = build(causal=True)
     _, state = step(causal, [x[:, :, :30] for x in inputs], causal.initial_state(3, dtype=torch.float64))

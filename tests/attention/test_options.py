@@ -15,9 +15,9 @@ GEOMETRY = Geometry(2, 8, 33, 33)
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "bigbird": [
         ({"block": 0}, "at least 1; got 0"),
-        ({"window_blocks": 2}, "must be odd, .*; got 2"),
-        ({"global_blocks": 3}, "must be even, .*; got 3"),
-        ({"global_blocks": -2}, "must be even, .*; got -2"),
+        ({"window_blocks": 2}, "must be odd and at least 1, .*; got 2"),
+        ({"global_blocks": 3}, "must be even and at least 0, .*; got 3"),
+        ({"global_blocks": -2}, "must be even and at least 0, .*; got -2"),
         ({"random_blocks": -1}, "at least 0, .*; got -1"),
     ],
     "block_sparse": [
@@ -33,15 +33,15 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"iterations": -1}, "steps of k-means"),
     ],
     "convolution": [
-        ({"kernel": 0}, "convolution.kernel must be odd and at least 1, .*; got 0; write 1"),
-        ({"kernel": 4}, "convolution.kernel must be odd and at least 1, .*; got 4; write 5"),
+        ({"kernel": 0}, "convolution.kernel must be odd and at least 1, .*; got 0. Write 1"),
+        ({"kernel": 4}, "convolution.kernel must be odd and at least 1, .*; got 4. Write 5"),
     ],
     "entmax": [({"alpha": alpha}, r"entmax\.alpha must be 1 \(softmax\) or from 1\.01 to 2") for alpha in (0.5, 1.001, 2.5)],
-    "external": [({"units": 1}, "at least 2, .*; got 1; a single unit")],
+    "external": [({"units": 1}, "at least 2, .*; got 1. A single unit")],
     "fixed": [
-        ({"stride": -1}, "0 for the square root of the length; got -1"),
+        ({"stride": -1}, r"0 \(the square root of the length\); got -1"),
         ({"stride": 4, "summary": 5}, "from 0 to stride=4, .*; got 5"),
-        ({"summary": -1}, "from 0 on, .*; got -1"),
+        ({"summary": -1}, "an integer of at least 0, .*; got -1"),
     ],
     "gated_linear": [({"temperature": -1}, r"above 0, .*; got -1")],
     "kernelized_linformer": [
@@ -51,19 +51,19 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "linear": [({"feature_map": "cosine"}, "cosine")],
     "linformer": [
-        ({"projected_length": 33}, "projected_length=33 is not below the 33 keys"),
-        ({"projected_lengths": "6+40", "sharing": "none"}, "projected_length=40 is not below"),
-        ({"projected_lengths": "6+4"}, "so sharing must be none; got sharing=headwise"),
-        ({"projected_lengths": "6+4+2", "sharing": "none"}, "names 3 heads, but the layer has 2"),
-        ({"projected_lengths": "6/4", "sharing": "layerwise"}, "one projection for all"),
+        ({"projected_length": 33}, "projected_length must be less than the 33 keys, .*; got 33"),
+        ({"projected_lengths": "6+40", "sharing": "none"}, "projected_length must be less than the 33 keys, .*; got 40"),
+        ({"projected_lengths": "6+4"}, "sharing must be none, .*; got sharing=headwise"),
+        ({"projected_lengths": "6+4+2", "sharing": "none"}, "one length for each of the 2 heads of the layer, .*; got 3"),
+        ({"projected_lengths": "6/4", "sharing": "layerwise"}, "sharing must not be layerwise"),
         ({"projected_lengths": "6,4"}, "integers >= 1"),
         ({"projected_lengths": "6//4"}, "integers >= 1"),
         ({"projected_length": 0}, "at least 1; got 0"),
         ({"sharing": "per_head"}, "per_head"),
         ({"projection": "pooling"}, "pooling"),
-        ({"init": "average", "projection": "mean"}, "init=average must go with projection=learned; got projection=mean"),
+        ({"init": "average", "projection": "mean"}, "init must be random unless .*; got init=average with projection=mean"),
         ({"init": "means"}, "init must be 'random', 'average' or 'pooling'; got 'means'"),
-        ({"equalised": True, "projection": "mean"}, "equalised=true must go with projection=learned; got projection=mean"),
+        ({"equalised": True, "projection": "mean"}, "equalised must be false unless projection=learned; got equalised=true with"),
     ],
     "linformer_causal": [
         ({"projected_length": 0}, "got 0"),
@@ -71,40 +71,47 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"block_scale": float("inf")}, "got"),
     ],
     "linformer_lsh": [
-        ({"window": 4}, "got 4; write 5 for 2"),
+        ({"window": 4}, "got 4. Write 5 to see 2 positions on either side"),
         ({"buckets": 3}, "power of two up to 16777216, or 0"),
         ({"projected_length": 0}, "at least 1"),
     ],
-    "linformer_window": [({"window": 4}, "got 4; write 5 for 2"), ({"projected_length": 0}, "at least 1")],
+    "linformer_window": [
+        ({"window": 4}, "got 4. Write 5 to see 2 positions on either side"),
+        ({"projected_length": 0}, "at least 1"),
+    ],
     "local": [({"block": 0}, "at least 1; got 0"), ({"neighbours": -1}, "at least 0, .*; got -1")],
     "long_short": [
-        ({"window": 4}, "odd and at least 1, .*; got 4; write 5 for 2 on either side"),
+        ({"window": 4}, "odd and at least 1, .*; got 4. Write 5 to see 2 positions on either side"),
         ({"rank": 0}, "attention=longformer"),
     ],
     "longformer": [
-        ({"window": 4}, "odd and at least 1, .*; got 4; write 5 for 2 on either side"),
+        ({"window": 4}, "odd and at least 1, .*; got 4. Write 5 to see 2 positions on either side"),
         ({"window": 0}, "odd and at least 1"),
         ({"window": -3}, "odd and at least 1"),
         ({"dilation": 0}, "at least 1"),
         ({"global_tokens": -1}, "at least 0"),
     ],
-    "luna": [({"packed_length": 1}, "at least 2, .*; got 1; a single one")],
+    "luna": [({"packed_length": 1}, "at least 2, .*; got 1. A single one")],
     "mega": [({"chunk": 0}, r"mega\.chunk .* at least 1; got 0"), ({"expansion": 0}, r"mega\.expansion .*got 0")],
     "nystrom": [
         ({"landmarks": 0}, "landmarks must be at least 1"),
         ({"iterations": 0}, "iterations must be at least 1"),
-        ({"convolution": 4}, "must be odd, .* 0 means none; got 4"),
-        ({"convolution": -1}, "must be odd, .* 0 means none"),
+        ({"convolution": 4}, r"must be odd, .* or 0 \(no convolution\); got 4. Use 33"),
+        ({"convolution": -1}, r"must be odd, .* or 0 \(no convolution\)"),
     ],
-    "performer": [({"features": 0}, "at least 1"), ({"redraw": -1}, "0 means never"), ({"kernel": "cosine"}, "cosine")],
+    "performer": [
+        ({"features": 0}, "at least 1"),
+        ({"redraw": -1}, r"at least 1 \(a number of training calls\) or 0 \(never\)"),
+        ({"kernel": "cosine"}, "cosine"),
+    ],
     "pooling": [
-        ({"window": window}, f"odd and at least 3, .*; got {window}; write {to}") for window, to in ((1, 3), (4, 5), (-2, 3))
+        ({"window": window}, f"odd and at least 3, .*; got {window}. Write {to}") for window, to in ((1, 3), (4, 5), (-2, 3))
     ],
     "reformer": [
         ({"chunk": 0}, "at least 1"),
         ({"rounds": 0}, "at least 1"),
         ({"buckets": 6}, "power of two"),
-        ({"redraw": -1}, "0 means never"),
+        ({"redraw": -1}, r"at least 1 \(a number of training calls\) or 0 \(never\)"),
     ],
     "routing": [({"cluster_scale": 0.0}, "multiplies √n"), ({"decay": 1.1}, "share of a centroid")],
     "sinkhorn": [
@@ -116,7 +123,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"alpha": 0.9}, r"sparse_linformer\.alpha must be 1 \(softmax\) or from 1\.01 to 2"),
         ({"projected_length": 0}, "at least 1"),
     ],
-    "strided": [({"stride": -1}, "0 for the square root of the length; got -1")],
+    "strided": [({"stride": -1}, r"0 \(the square root of the length\); got -1")],
     "synthesizer_dense": [
         ({"factor": -1}, r"synthesizer_dense\.factor must be at least 0, because it counts numbers; got -1"),
     ],
@@ -183,7 +190,7 @@ def test_bad_options_are_refused(name, options, message):
 @pytest.mark.parametrize("name", [name for name in attentions() if hasattr(attention_options(card(name), GEOMETRY, {}), "dropout")])
 def test_dropout_is_a_share_below_one(name):
     for dropout in (1.0, -0.1):
-        with pytest.raises(ValueError, match=rf"{name}\.dropout must lie in \[0, 1\)"):
+        with pytest.raises(ValueError, match=rf"{name}\.dropout must be at least 0 and less than 1"):
             build_attention(name, GEOMETRY, dropout=dropout)
 
 

@@ -354,7 +354,7 @@ def test_a_slow_first_count_leaves_no_length_out(tmp_path, capsys, monkeypatch):
 def test_command_refuses_what_is_wrong_before_it_counts(capsys):
     for words, says in (
         (["level=model"], "level must be 'mechanism' or 'layer' or 'block'; got 'model'"),
-        (["heads=3"], "dim must be divisible by heads"),
+        (["heads=3"], "dim= must be a multiple of heads="),
         (["lengths=[]"], "lengths must be different integers of at least 1"),
         (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
         (["mlp_ratio=0"], "mlp_ratio must be above 0"),

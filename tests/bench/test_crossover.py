@@ -133,10 +133,10 @@ def test_named_lengths_are_measured_from_the_longest_on_where_time_is_limited(sc
 @pytest.mark.parametrize(
     ("seconds", "named", "said"),
     [
-        (1e4, (), "18 cells need at least 11 s for 6 rounds and 13 s for 7; 10,000 s are given: that should suffice"),
+        (1e4, (), "18 measurements need at least 11 s for 6 rounds and 13 s for 7, and 10,000 s are given: that should suffice"),
         (12.0, (), "fewer rounds will be taken"),
-        (1.0, (), "too little: the slowest cells will be left out; give more with seconds="),
-        (1.0, ("lengths",), "too little: the shortest lengths will be left out"),
+        (1.0, (), "too little, so the slowest cells will be left out. Give more time with seconds="),
+        (1.0, ("lengths",), "too little, so the shortest lengths will be left out"),
     ],
 )
 def test_whether_the_time_suffices_is_said_before_the_start(scripted, monkeypatch, seconds, named, said):
@@ -153,7 +153,7 @@ def test_softmax_is_not_compared_with_itself(scripted):
     rows = ["softmax", "softmax:sdpa", "linformer[projected_length=8]"]
     found = measured(attentions=rows)
     assert {cell.label for cell in found.cells} == {"softmax:eager", "softmax:sdpa", LINFORMER}
-    with pytest.raises(ValueError, match="attentions must name a mechanism other than softmax"):
+    with pytest.raises(ValueError, match="attentions= must name a mechanism other than softmax"):
         grid_of(attentions=["softmax"])
     itself = [Figures(Cell("softmax", "forward", n, subject=Subject("softmax", {}))) for n in (8, 16)]
     assert analysis.compared([*itself, *found.cells.values()]) == [LINFORMER], "also in a file that was written before"
@@ -188,7 +188,7 @@ def stopped(left: float, *steps: float) -> list[str]:
 
 def test_the_slowest_are_stopped_first():
     whys = stopped(12 * 3.5, 1.0, 4.0, 2.0)
-    assert whys == ["", "no time left: a step takes about 4 s; 84 s needed, 42 s left", ""]
+    assert whys == ["", "no time left: a step takes about 4 s, so 84 s are needed, and 42 s are left", ""]
     assert stopped(12 * 3.0, 1.0, 2.0) == ["", ""]
     assert all(stopped(-1.0, 1.0, 2.0))
 
@@ -212,7 +212,7 @@ def test_growth_is_of_a_sequence_whatever_the_batches():
 def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monkeypatch):
     monkeypatch.setattr(timed, "device_memory", lambda device: 2 * 2 * 16**2 * 4 - 1)
     cell = next(cell for cell in grid_of().groups()[1] if cell.role == "materialised")
-    assert grid_of().refusal(cell) == "OOM: at least 4096 bytes needed by arithmetic, 4095 there"
+    assert grid_of().refusal(cell) == "OOM: a step needs at least 4096 bytes, as computed from its sizes, and there are 4095"
 
 
 @pytest.mark.process
@@ -272,7 +272,7 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
     for words in ("linformer", "SDPA", "materialised softmax", "Time, forward + backward", "Memory, forward", "CPU of a test"):
         assert f"<!-- {words}" in text, words
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="nothing was measured"):
+    with pytest.raises(ValueError, match="every measurement failed"):
         plot_crossover(of([]), tmp_path / "none.svg")
 
 
@@ -289,8 +289,8 @@ def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
         ({"lengths": [64]}, r"at least two different integers of at least 1; got \[64\]"),
         ({"lengths": [64, 64]}, "at least two different"),
-        ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
-        ({"heads": 3}, "dim must be divisible by heads"),
+        ({"rounds": 5}, "rounds= must be at least 6, because fewer give no interval; got 5"),
+        ({"heads": 3}, "dim= must be a multiple of heads="),
         ({"seconds": 0.0}, "seconds must be above 0"),
         ({"precision": "int8"}, "precision must be one of"),
     ],

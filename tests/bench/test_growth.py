@@ -33,7 +33,7 @@ def test_each_row_is_measured_at_each_number_of_heads():
 def test_only_the_rows_named_are_measured_at_other_numbers_of_heads():
     (cells,) = grid(more_heads=[1, 4], more_heads_of=["linear"]).groups()
     assert {(cell.label, cell.group) for cell in cells} == {("softmax:eager", ""), *(("linear", heads) for heads in ("", "1", "4"))}
-    with pytest.raises(ValueError, match="more_heads_of must name rows of attentions; got softmax, which is not among them"):
+    with pytest.raises(ValueError, match="more_heads_of= must name only configurations that attentions= also names; got softmax"):
         grid(more_heads=[1], more_heads_of=["linear", "softmax"])
 
 

@@ -82,8 +82,8 @@ def test_generation_writes_equal_tokens_by_recomputing_and_from_the_state():
     ("word", "message"),
     [
         ("models=[vitt]", "did you mean 'vit'?"),
-        ("image=40", "image must be a multiple of 16"),
-        ("tokens=16", "tokens more than 16"),
+        ("image=40", "image= must be a multiple of 16"),
+        ("tokens=16", "tokens= must be more than 16"),
         ("attention=linfomer", "did you mean 'linformer'?"),
     ],
 )

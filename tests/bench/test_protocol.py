@@ -63,8 +63,8 @@ def _words(protocol: TimingProtocol) -> str:
         ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep"),
         ({"rounds": 0}, "protocol.rounds must be at least 1"),
         ({"warmup": 0}, "protocol.warmup must be at least 1"),
-        ({"seconds": -1.0}, "protocol.seconds must not be below 0"),
-        ({"unstable": 0.0}, "protocol.unstable must be a share"),
+        ({"seconds": -1.0}, "protocol.seconds must be at least 0"),
+        ({"unstable": 0.0}, "protocol.unstable must be above 0"),
         ({"statistic": "mean"}, "protocol.statistic must be 'median and quartiles'"),
     ],
 )

@@ -130,10 +130,10 @@ def test_it_is_passed_by_95_of_100_of_both():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
+        ({"dim": 10, "heads": 4}, "dim= must be a multiple of heads="),
         ({"repeats": 0}, "repeats must be an integer >= 1; got 0"),
         ({"fresh_every": 0}, "fresh_every must be an integer >= 1"),
-        ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
+        ({"rounds": 5}, "rounds= must be at least 6, because fewer give no interval; got 5"),
         ({"smallest_difference": 0.1}, r"smallest_difference must be at least 0 and below 0\.1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
         ({"layer": "softmax:triton"}, "no implementation of softmax is called"),
@@ -146,7 +146,7 @@ def test_wrong_settings_are_refused(wrong, message):
 
 def test_a_layer_that_cannot_be_built_is_refused(monkeypatch):
     monkeypatch.setattr(AATest, "subject", Subject("linformer", {"projected_length": 99}))
-    with pytest.raises(ValueError, match="projected_length=99 is not below the 16 keys"):
+    with pytest.raises(ValueError, match="projected_length must be less than the 16 keys"):
         AATest(**GIVEN)
 
 

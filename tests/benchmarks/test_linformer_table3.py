@@ -66,7 +66,7 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
     [
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
-        ({"dim": 10}, "dim must be divisible by heads"),
+        ({"dim": 10}, "dim= must be a multiple of heads="),
         ({"lengths": [64, 64]}, "lengths must be different integers"),
         ({"lengths": [64], "projected_lengths": [64]}, "must be below one of the lengths"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
@@ -139,7 +139,10 @@ def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
     monkeypatch.setattr("attn_zoo.bench.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
     found, _ = scripted(monkeypatch, tokens=64)
     failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
-    assert failures["materialised", "training"] == "OOM: at least 196608 bytes needed by arithmetic, 196607 there"
+    assert (
+        failures["materialised", "training"]
+        == "OOM: a step needs at least 196608 bytes, as computed from its sizes, and there are 196607"
+    )
     assert [at for at, why in failures.items() if why] == [("materialised", "training")]
 
 

@@ -200,9 +200,9 @@ def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["trials=3"], "must search budget.learning_rate alone"),
+        (["trials=3"], "must search only budget.learning_rate"),
         (["budget.until=steps"], "with budget.until=steps"),
-        (["seeds=1,1000"], "seeds= must not hold 1000"),
+        (["seeds=1,1000"], "seeds= must not include 1000"),
         (["budget.schedule=cosine"], "must go with budget.schedule=constant"),
     ],
 )

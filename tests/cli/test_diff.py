@@ -213,7 +213,7 @@ def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
     for words, message in (
         ([a, str(tmp_path / "nowhere")], "does not exist"),
         ([a, str(tmp_path / "empty")], "B holds no record"),
-        ([a, a, "--fail-on", "ugly"], "--fail-on must be worse, slower, larger"),
+        ([a, a, "--fail-on", "ugly"], "--fail-on must list some of worse, slower, larger"),
         ([a, a, "--tolerance", "-1"], "tolerances must be 0 or more"),
     ):
         assert main(["diff", *words]) == 2

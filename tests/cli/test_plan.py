@@ -85,8 +85,8 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
         (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
         (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
         (["dials.linformr.projected_length=3"], "no attention is called 'linformr'"),
-        (["seed=1,2"], "seed=1,2 gives several values, which need several runs; add -m"),
-        (["experiment=quickstart,lra"], "experiment must be one name; got experiment=quickstart,lra"),
+        (["seed=1,2"], "seed=1,2 has several values, and each value needs a run of its own. Add -m"),
+        (["experiment=quickstart,lra"], "experiment= must be one name; got quickstart,lra"),
     ],
 )
 def test_wrong_words_are_refused(words, message):

@@ -138,7 +138,7 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
         ({"padding": True}, "fnet", "fnet cannot mask padded keys"),
         ({"cross": True}, "reformer", "reformer supports self-attention only"),
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
-        ({"length": 1}, "linformer", "is not below the 1 keys"),
+        ({"length": 1}, "linformer", "must be less than the 1 keys"),
         ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "softmax needs "),
         ({"decode": True, "memory": 2**20}, "softmax", "softmax needs 8 MiB (counted, not measured); the limit is 1 MiB"),
     ],
@@ -226,7 +226,7 @@ def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_p
 
 def test_a_named_row_is_refused_with_the_reason_and_others_are_counted():
     said = " ".join(as_text(asked(records(), "linformer[projected_length=5000]")).split())
-    assert "linformer[projected_length=5000] does not meet the requirements: linformer.projected_length=5000 is not below" in said
+    assert "linformer[projected_length=5000] does not meet the requirements: linformer.projected_length must be less than" in said
     assert "add --all" not in said
     whole = as_text(asked(records(), decode=True, memory=1))
     assert re.search(r"\n\d+ other mechanisms do not meet the requirements; add --all to see why\.", whole)
@@ -274,10 +274,10 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--accept", "-1"], "--accept must be a loss of at least 0 and less than 100 points; got -1"),
         (["--task", "digits"], "no records of task 'digits' read both ways, only of copying, "),
         (["--records", "nowhere"], "there is no 'nowhere'"),
-        (["--transplant", "t.json"], "add --trained"),
+        (["--transplant", "t.json"], "--transplant must go with --trained"),
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linformer[k=8]"], "no option of attention linformer is called 'k'"),
-        (["--attention", "softmax", "uniform"], "controls are never recommended; leave uniform out"),
+        (["--attention", "softmax", "uniform"], "controls are never recommended. Leave out uniform"),
     ],
 )
 def test_bad_input_is_refused_in_words(words, message, tmp_path, monkeypatch, capsys):

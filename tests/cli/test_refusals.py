@@ -15,16 +15,16 @@ RUN = ["run", "attention=uniform", "task=needle", "level=smoke", "device=cpu"]
 WORDS = {
     "+budgett.steps=3": "no setting of a run is called 'budgett'; did you mean 'budget'?",
     "+x._target_=os.getcwd": "no setting of a run is called 'x'",
-    "~budget": "cannot be removed",
-    "attention={}": "attention takes a name",
-    "attention=[1,2]": "attention takes a name",
-    "attention=[uniform,none]": "attention takes a name",
-    "attention=5": "attention takes a name",
-    "attention=null": "attention takes a name",
-    "attention=ソフト": "cannot be read as KEY=VALUE",
-    "task=[1]": "task takes a name",
-    "task={}": "task takes a name",
-    "experiment=[1]": "experiment takes a name",
+    "~budget": "must not remove a setting",
+    "attention={}": "attention= must be a name",
+    "attention=[1,2]": "attention= must be a name",
+    "attention=[uniform,none]": "attention= must be a name",
+    "attention=5": "attention= must be a name",
+    "attention=null": "attention= must be a name",
+    "attention=ソフト": "must be of the form KEY=VALUE, but cannot be read",
+    "task=[1]": "task= must be a name",
+    "task={}": "task= must be a name",
+    "experiment=[1]": "experiment= must be a name",
     "seed=-1": "seed must be an integer from 0 to 2**63 - 1; got -1",
     f"seed={10**23}": "seed must be an integer from 0",
     "budget.learning_rate=inf": "budget.learning_rate must be a finite number; got inf",
@@ -34,11 +34,11 @@ WORDS = {
     f"budget.batch_size={10**20}": "budget.batch_size must be an integer from -2147483647 to",
     "checkpoint.minutes=inf": "checkpoint.minutes must be a finite number; got inf",
     "threads=-1": "threads must be an integer >= 0",
-    "model=3": "model is a group of settings; write model.KEY=VALUE; got 'model=3'",
+    "model=3": "model is a group of settings, so one of its keys must be named; got 'model=3'. Write model.KEY=VALUE",
     "budget=[1]": "budget is a group of settings",
     "seed=one": "seed must be an integer; got 'one'",
     "threads=[1]": "threads must be an integer; got [1]",
-    "records=": "records must name the folder",
+    "records=": "records= must name a folder",
     "launcher={_target_: os.getcwd}": "launch= must be one of",
     "+launcher.x=1": "launch= must be one of",
     "launcher=[1]": "launch= must be one of",
@@ -58,7 +58,7 @@ def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys
 def test_options_of_a_launcher_name_nothing_to_call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
-    assert "launcher._target_ is not an option of a launcher" in capsys.readouterr().err
+    assert "options of a launcher must not begin with an underscore; got launcher._target_" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_submission_from_outside_is_written_checked_and_run_again(outside, cap
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert text.startswith("# outside by Jane Doe\n") and "arXiv:2601.00001" in text and "*self-run*" in text
     assert submit(*WHO, "--plugin", "outside.py") == 2
-    assert "submit does not overwrite it" in capsys.readouterr().err
+    assert "--output must name a new folder, because nothing is overwritten" in capsys.readouterr().err
     forget()
     proved = []
 

@@ -51,12 +51,12 @@ def test_values_of_a_sweep_are_plain_data(word, values):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("dim", "cannot be read as KEY=VALUE"),
-        ("~dim", "cannot be removed"),
-        ("seed=range(1,6,0)", "has no step"),
+        ("dim", "must be of the form KEY=VALUE, but cannot be read"),
+        ("~dim", "must not remove a setting"),
+        ("seed=range(1,6,0)", "the step of a range must not be 0"),
         ("rate=interval(0,1)", "infinitely many values"),
-        ("attention=glob(lin*)", "write the key without @ and each of its values"),
-        ("model@here=3", "write the key without @"),
+        ("attention=glob(lin*)", r"without @ or \*\. Write every value"),
+        ("model@here=3", "must be of the form KEY=VALUE, without @"),
     ],
 )
 def test_a_word_that_has_no_values_is_refused(word, message):
@@ -68,7 +68,7 @@ def test_an_option_is_given_in_the_row_or_by_its_key():
     (spec,) = plan(["attention=linformer:sdpa[projected_length=8,frozen=true]", *SMALL]).specs
     assert (spec.implementation, spec.options["projected_length"], spec.options["frozen"]) == ("sdpa", 8, True)
     assert plan(["attention=linformer", "attention.projected_length=8", *SMALL]).specs[0].options["projected_length"] == 8
-    with pytest.raises(ValueError, match=r"attention\.dropout is given twice, in the row softmax\[dropout=0\] and as a key"):
+    with pytest.raises(ValueError, match=r"attention\.dropout must be given once; got .* \(softmax\[dropout=0\]\) and as a key"):
         plan(["attention=softmax[dropout=0]", "attention.dropout=0.1", *SMALL])
 
 
@@ -98,7 +98,7 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     found = study.spec({"attention.linformer.projected_length": 8, "attention.linear.feature_map": "relu"})
     assert found.options["linformer.projected_length"] == 8 and found.options["linear.feature_map"] == "relu"
     with pytest.raises(
-        ValueError, match=r"seed takes one value.* These keys can be searched: attention\.linformer\..*, attention\.linear\."
+        ValueError, match=r"seed must be one value.* These keys can be searched: attention\.linformer\..*, attention\.linear\."
     ):
         plan(["experiment=tune", "attention=linformer+linear", *SMALL, "seed=1,2"])
 

@@ -17,9 +17,9 @@ from attn_zoo.cli import main
         (
             "run experiment=tune attention=none task=digits tuning.sampler=grid "
             "+tuning.space={budget.learning_rate:'choice(0.1)',budget.warmup_steps:'range(4,8,0)'}",
-            "has no step",
+            "the step of a range must not be 0",
         ),
-        ("measure experiment=growth read=a.json output=b.json", "leave one of them out"),
+        ("measure experiment=growth read=a.json output=b.json", "Leave one of them out"),
         ("records verify --records pyproject.toml", "is a file; name the folder that runs were recorded in"),
     ],
 )

@@ -171,5 +171,5 @@ def test_timm_takes_a_mechanism_of_each_kind_and_trains_it(name):
 
 def test_cards_that_do_not_fit_are_refused_when_built():
     assert not card("linformer").can.any_length
-    with pytest.raises(UnsupportedError, match="not below the 17 keys"):
+    with pytest.raises(UnsupportedError, match="must be less than the 17 keys"):
         build_model(IMAGES, attention="linformer", options={"projected_length": 99}, **SIZES)

@@ -81,7 +81,7 @@ def test_rows_that_end_their_process_are_records_and_the_others_run(launcher, en
         assert "the run is tried once more" in first.stdout + first.stderr
     again = zoo("run", "-m", f"attention=softmax,{rows}", *words, folder=tmp_path)
     assert again.returncode == 1 and recorded(tmp_path) == found, again.stderr
-    assert again.stdout.count("to try it again, delete its record or give another records=FOLDER") == len(ends)
+    assert again.stdout.count("To try it again, delete its record or give another records=FOLDER") == len(ends)
 
 
 @pytest.mark.parametrize(

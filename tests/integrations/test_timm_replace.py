@@ -245,7 +245,7 @@ def test_refusals_leave_the_model_as_it_was():
     expected = model(images())
     for name, options, error, words in (
         ("performer", {}, UnsupportedError, "no attention weights to drop"),
-        ("linformer", {"projected_length": 99}, UnsupportedError, "not below the 17 keys"),
+        ("linformer", {"projected_length": 99}, UnsupportedError, "must be less than the 17 keys"),
         ("linformer", {"projected_lengths": "4/4/4"}, ValueError, "3"),
         ("linformer", {"causal": True}, UnsupportedError, "no causal form"),
         ("linfomer", {}, UnknownNameError, "did you mean"),
@@ -304,7 +304,7 @@ def test_sizes_that_cannot_be_set_are_refused():
     replace_attention(shared, "linformer", projected_length=4, sharing="layerwise")
     assert set_input_size(shared, patch_size=4) == 5
     assert shared(images()).shape == (2, 3)
-    with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot be resized to 2 tokens.*not below the 2 keys"):
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot be resized to 2 tokens.*must be less than the 2 keys"):
         set_input_size(shared, patch_size=8)
     assert shared(images()).shape == (2, 3) and [layer.mechanism.geometry.keys for layer in layers(shared)] == [5, 5]
 

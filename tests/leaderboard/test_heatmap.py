@@ -349,7 +349,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
     ("words", "said"),
     [
         (["--format", "svg", "--seeds"], "leave out --seeds"),
-        (["--format", "csv", "--costs", "some.json"], "--costs adds columns to the heat map"),
+        (["--format", "csv", "--costs", "some.json"], "--costs must go with --format terminal, html or svg"),
         (["--costs", "nowhere.json"], "nowhere.json"),
         (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),
     ],

@@ -90,7 +90,7 @@ def test_scores_by_time_can_be_asked_for_where_a_table_shows_them(folder, capsys
     )
     for other in (["--overview"], ["--published"], ["--format", "csv"], ["--format", "svg"]):
         assert main([*asked, *other]) == 2
-        assert f"give --at or {' '.join(other)}, not both" in capsys.readouterr().err
+        assert f"Leave out --at or {' '.join(other)}" in capsys.readouterr().err
     assert main([*asked, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["rows"][0]["after_300_s"]["budget"] == 300
 
@@ -208,4 +208,4 @@ def test_the_time_that_rows_are_ordered_by_stands_beside_the_scores(crowded, cap
 @pytest.mark.parametrize("word", ["--wide", "--legend"])
 def test_what_is_of_the_terminal_is_refused_elsewhere(crowded, capsys, word):
     assert main(["leaderboard", "--records", str(crowded), "--format", "github", word]) != 0
-    assert f"{word} applies to --format terminal only; --format github always shows everything" in capsys.readouterr().err
+    assert f"{word} must go with --format terminal, because --format github always shows everything" in capsys.readouterr().err

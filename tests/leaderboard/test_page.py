@@ -280,7 +280,7 @@ def test_the_command_draws_pictures_beside_its_tables(tmp_path, capsys):
     ("words", "said"),
     [
         (["--format", "html", "--seeds"], "leave out --seeds"),
-        (["--output", "nowhere/page.html"], "lies in no folder that exists"),
+        (["--output", "nowhere/page.html"], "is in a folder that does not exist"),
         (["--output", "."], "is a folder"),
     ],
 )

@@ -92,10 +92,10 @@ def test_a_callback_that_fails_on_the_way_is_reported_once_and_costs_nothing(fol
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("logs", "callback must be FILE.py:NAME"),
+        ("logs", "callback= must be FILE.py:NAME"),
         ("nowhere.py:Logs", "there is no file nowhere.py"),
-        ("{file}:Log", "there is none called 'Log'"),
-        ("{file}:Refuses", "cannot be made: RuntimeError: no login; mend it, or leave it out"),
+        ("{file}:Log", "this file has no class 'Log'"),
+        ("{file}:Refuses", "could not be created: RuntimeError: no login. Mend the class, or leave callback= out"),
     ],
 )
 def test_a_callback_that_cannot_be_made_is_refused_before_the_run(folder, word, says, capsys):

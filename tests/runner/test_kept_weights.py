@@ -130,13 +130,15 @@ def test_files_of_another_kind_are_refused(folder, tmp_path):
         load_subject(Request(str(file), sequences=1))
     _, facts = read_weights(files(folder)[0])
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
-    with pytest.raises(ValueError, match="trained on version 0 of listops"):
+    with pytest.raises(ValueError, match="trained with version 0 of listops"):
         load_subject(Request(str(file), sequences=1))
     old = {**facts, "spec": {**facts["spec"], "attention_version": 7}}
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps(old)})
-    with pytest.raises(ValueError, match=f"trained on version 7 of {facts['spec']['attention']}, but this is version 1"):
+    with pytest.raises(
+        ValueError, match=f"trained with version 7 of {facts['spec']['attention']}, but this installation has version 1"
+    ):
         load_subject(Request(str(file), sequences=1))
-    with pytest.raises(ValueError, match="leave --weights out"):
+    with pytest.raises(ValueError, match="Leave --weights out"):
         load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))
     with pytest.raises(ValueError, match="--length must be at most 24"):
         load_subject(Request(str(files(folder)[0]), sequences=1, length=25))

@@ -179,7 +179,7 @@ def test_a_folder_that_becomes_read_only_in_a_sweep_costs_not_even_the_run_in_fl
     assert 1 <= len(kept) < 6
     assert said(output) == kept
     (spare,) = aside.rglob("*.json")
-    assert f"the record is kept in {str(spare)!r}: copy it to the folder of records first" in errors
+    assert f"The record was written to {str(spare)!r} instead. Copy this file to the folder of records" in errors
     shutil.copy(spare, runs)
     _, output, _ = Command(*SWEEP, folder=tmp_path).end()
     assert output.startswith(f"6 runs, {len(kept) + 1} of them recorded already")

@@ -194,10 +194,10 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["workers=2"], "add launch=joblib, ray, submitit_local or slurm"),
-        (["launch=joblib", "workers=0"], "workers must be at least 1, because it is a number of processes; got 0"),
-        (["launch=joblib", "threads=0"], "threads must be at least 1 with launch="),
-        (["launch=ray", "workers=2", "launcher.init.address=auto"], "leave workers= out"),
+        (["workers=2"], "Add launch=joblib, ray, submitit_local or slurm"),
+        (["launch=joblib", "workers=0"], "workers= must be at least 1, because it is a number of processes; got 0"),
+        (["launch=joblib", "threads=0"], "threads= must be at least 1 with launch="),
+        (["launch=ray", "workers=2", "launcher.init.address=auto"], "Leave workers= out"),
         (["launch=dask"], "launch/dask"),
         (["launch=slurm"], "sweep with launch=submitit_local"),
     ],
@@ -209,7 +209,7 @@ def test_bad_input_is_refused_before_anything_starts(words, message):
 
 def test_processes_that_are_started_together_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="one run is one process, but a launcher started 2 processes together"):
+    with pytest.raises(ValueError, match="a run must be a single process, but 2 processes were started together"):
         plan(SMALL[:-1])
 
 
@@ -263,7 +263,7 @@ def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
 )
 def test_launchers_and_sweepers_of_hydra_are_refused_with_the_keys_to_write(words, tmp_path, capsys):
     assert zoo("run", *words, folder=tmp_path) == 2
-    assert "write launch=NAME, launcher.KEY= or tuning.KEY=" in capsys.readouterr().err
+    assert "Write launch=NAME, launcher.KEY= or tuning.KEY=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -272,13 +272,16 @@ def test_launchers_and_sweepers_of_hydra_are_refused_with_the_keys_to_write(word
 def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None if name == package else name)
     assert zoo("run", *words, folder=tmp_path) == 2
-    assert f"needs {package}, which is not installed; pip install 'attn-zoo[sweeps]'" in capsys.readouterr().err
+    assert (
+        f"needs the package {package}, which is not installed. Install it with: pip install 'attn-zoo[sweeps]'"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     planned = plan(SMALL)
     outcome = attempt(replace(planned, folder=str(tmp_path / "gone")), planned.jobs[0])
-    assert isinstance(outcome, OSError) and "start it in a folder that all workers share" in str(outcome)
+    assert isinstance(outcome, OSError) and "Start the sweep in a folder that all workers share" in str(outcome)
 
 
 def test_jobs_are_plain_data_for_every_worker():

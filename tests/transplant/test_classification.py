@@ -145,7 +145,7 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
     ("words", "message"),
     [
         (["classify=sst"], "sst2"),
-        (["classify=copying"], "classify must name tasks of labelled texts"),
+        (["classify=copying"], "classify= must name tasks of labelled texts"),
         (["classify=sst2,sst2"], "must name each task once"),
         (["classify=sst2[lenght=3]"], "length"),
         (["classify=sst2[root=nowhere]"], "put there"),

@@ -209,7 +209,7 @@ def test_candidates_are_refused_before_the_work(setting, teacher):
         check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=True)
     with pytest.raises(UnsupportedError, match="init applies only to mechanisms with the matrices"):
         check(teacher, [PERFORMER], [Start.random], setting, padded=False)
-    with pytest.raises(UnsupportedError, match="not below the 24 keys"):
+    with pytest.raises(UnsupportedError, match="must be less than the 24 keys"):
         check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, padded=False)
 
 

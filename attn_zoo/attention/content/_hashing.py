@@ -19,7 +19,7 @@ ROTATIONS = MOST_HASHES * RADIX // 2
 """Number of directions drawn for each head and round; short sequences use the first few."""
 BUCKETS = Bound(
     lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
-    f"must be a power of two up to {RADIX**MOST_HASHES}, or 0 for a number that follows the length",
+    f"must be a power of two up to {RADIX**MOST_HASHES}, or 0 (the number follows the length)",
 )
 Rotations = Float[Tensor, "heads rounds head_dim rotations"]
 

@@ -28,7 +28,7 @@ class Options(DropoutOptions):
     """B, the number of bits in the hash of a query. Queries with similar hashes form a cluster."""
     iterations: int = bounded(
         10,
-        Bound(lambda steps: steps >= 0, "must be at least 1, because it counts steps of k-means, or 0 to keep the first centroids"),
+        Bound(lambda steps: steps >= 0, "must be at least 1 (a number of steps of k-means) or 0 (keep the first centroids)"),
     )
     """L, the number of k-means iterations."""
 

@@ -32,7 +32,7 @@ class Options(DropoutOptions):
     the attention each cost about n^1.5.
     """
     decay: float = bounded(
-        0.999, Bound(lambda x: 0 <= x <= 1, "must lie in [0, 1], because it is the share of a centroid that an update keeps")
+        0.999, Bound(lambda x: 0 <= x <= 1, "must be from 0 to 1, because it is the share of a centroid that an update keeps")
     )
     """Decay of the moving average that updates each centroid in a training call. At 1 the centroids never change."""
 

@@ -20,7 +20,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of the local convolution."""
 
-    kernel: int = bounded(5, odd("the positions taken together, the own one included"))
+    kernel: int = bounded(5, odd("the positions that are summed, the own one included"))
     """Width of the convolution in positions, the own position included. It must be odd, so that both sides are equal. If causal,
     the convolution reads the own position and earlier ones only.
     """

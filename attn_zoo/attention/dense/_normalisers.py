@@ -21,7 +21,7 @@ LEAST = 1.01
 
 ALPHA = Bound(
     lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
-    f"must be 1 (softmax) or from {LEAST} to 2 (sparsemax; beyond it gradients are unbounded)",
+    f"must be 1 (softmax) or from {LEAST} to 2 (sparsemax)",
 )
 """Accepted values of α: their gradient is bounded, and they are not so close to 1 that rounding shows."""
 

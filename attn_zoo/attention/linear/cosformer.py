@@ -74,9 +74,8 @@ class CosFormer(Linear):
         super().check_lengths(batch, queries, keys, key_valid)
         if queries > self.reach:
             raise UnsupportedError(
-                f"cosformer must get at most {self.reach} queries, because its weights turn negative beyond; got {queries} "
-                "queries; "
-                "build it for the longest input, or call resize_length"
+                f"cosformer must get at most {self.reach} queries, because its weights would be negative for more; got "
+                f"{queries}. Build it for the longest input, or call resize_length"
             )
 
     def resize_length(self, length: int) -> None:

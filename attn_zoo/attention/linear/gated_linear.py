@@ -46,7 +46,7 @@ class Options:
     """Options of gated linear attention."""
 
     feature_map: FeatureMap = FeatureMap.silu
-    temperature: float = bounded(16.0, above_zero("is the root taken of each gate"))
+    temperature: float = bounded(16.0, above_zero("divides the logarithm of each gate"))
     """τ: the larger it is, the more slowly the memory decays."""
     normalise: bool = True
     """If true, the output vector of each head is divided by its root mean square."""

@@ -31,7 +31,7 @@ inverses.
 class Options:
     """Options of gated slot attention."""
 
-    temperature: float = bounded(8.0, above_zero("is the root taken of each gate"))
+    temperature: float = bounded(8.0, above_zero("divides the logarithm of each gate"))
     """τ: the larger it is, the more slowly a slot forgets."""
     normalise: bool = True
     """If true, SiLU is applied to the output vector of each head, which is then divided by its root mean square."""

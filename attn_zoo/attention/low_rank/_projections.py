@@ -80,18 +80,30 @@ class LowRankOptions:
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
-        learned, got = self.projection is Projection.learned, f"got projection={self.projection.value}"
+        learned = self.projection is Projection.learned
         if self.init not in ("random", "average", "pooling"):
             raise ValueError(f"init must be 'random', 'average' or 'pooling'; got {self.init!r}")
         if self.init != "random" and not learned:
-            raise ValueError(f"init={self.init} must go with projection=learned; {got}; use init=random")
+            raise ValueError(
+                f"init must be random unless projection=learned; got init={self.init} with projection={self.projection.value}. "
+                "Use init=random"
+            )
         if self.equalised and not learned:
-            raise ValueError(f"equalised=true must go with projection=learned; {got}")
+            raise ValueError(
+                f"equalised must be false unless projection=learned; got equalised=true with projection={self.projection.value}. "
+                "Use equalised=false"
+            )
         given, layers = f"projected_lengths={self.projected_lengths!r}", self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
-            raise ValueError(f"{given} gives heads different lengths, so sharing must be none; got sharing={self.sharing.value}")
+            raise ValueError(
+                f"sharing must be none, because {given} gives heads different lengths; got sharing={self.sharing.value}. Use "
+                "sharing=none"
+            )
         if len(layers) > 1 and self.sharing is Sharing.layerwise:
-            raise ValueError(f"{given} gives layers different lengths, so sharing must not be layerwise, one projection for all")
+            raise ValueError(
+                f"sharing must not be layerwise, because {given} gives layers different lengths. Use another sharing, or one "
+                "length for all layers"
+            )
 
     def layers(self) -> list[list[int]]:
         """Return a list of projected lengths for each layer, or a single list for all layers. Each has one number per head, or one
@@ -172,8 +184,8 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
     lengths = lengths * geometry.heads if len(lengths) == 1 else lengths
     if len(lengths) != geometry.heads:
         raise ValueError(
-            f"projected_lengths={options.projected_lengths!r} names {len(lengths)} heads, but the layer has {geometry.heads}; "
-            "give a length for each head, or one for all"
+            f"projected_lengths must give one length for each of the {geometry.heads} heads of the layer, or one for all; got "
+            f"{len(lengths)} lengths in {options.projected_lengths!r}"
         )
     groups = {k: [head for head, own in enumerate(lengths) if own == k] for k in sorted(set(lengths))}
     maps = nn.ModuleList(kind(geometry, options, k, heads, implementation) for k, heads in groups.items())
@@ -213,10 +225,10 @@ class LowRankAttention(LengthMappedAttention[L]):
         """Raise an error if a projected length is not below the number of keys, unless ``allow_full_rank`` is set."""
         k = max(map(max, self.options.layers()))
         if k >= keys and not self.options.allow_full_rank:
-            fewer = f"choose less than n/2 = {keys / 2:g}, where projected keys cost less than softmax, " if keys > 2 else ""
+            fewer = f"Choose less than n/2 = {keys / 2:g} to save cost, use" if keys > 2 else "Use"
             raise UnsupportedError(
-                f"{self.card.name}.projected_length={k} is not below the {keys} keys, so it would cost more than softmax "
-                f"attention; {fewer}use attention=softmax, or set allow_full_rank=true"
+                f"{self.card.name}.projected_length must be less than the {keys} keys, because otherwise it costs more than "
+                f"softmax attention; got {k}. {fewer} attention=softmax, or set allow_full_rank=true"
             )
 
     @classmethod

@@ -16,7 +16,11 @@ from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geo
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-UNITS = at_least(2, "units among which weights are divided", advice="a single unit would give every position the same output")
+UNITS = at_least(
+    2,
+    "units among which weights are divided",
+    advice="A single unit would give every position the same output",
+)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-RANK = at_least(1, "projected keys", advice="use attention=longformer with global_tokens=0 for a window alone")
+RANK = at_least(1, "projected keys", advice="Use attention=longformer with global_tokens=0 for a window alone")
 
 
 @dataclass

@@ -25,7 +25,7 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-PACKED = at_least(2, "the packed tokens that a query sees", advice="a single one would give every query the same output")
+PACKED = at_least(2, "the packed tokens that a query sees", advice="A single one would give every query the same output")
 
 
 @dataclass

@@ -21,8 +21,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 KERNEL = Bound(
     lambda width: width == 0 or (width > 0 and width % 2 == 1),
-    "must be odd, because it spans as many positions on either side; 0 means none",
-    lambda _: "the paper's is 33",
+    "must be odd, because it reaches equally far on both sides, or 0 (no convolution)",
+    lambda _: "Use 33, as in the paper",
 )
 
 

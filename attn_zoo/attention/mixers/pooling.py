@@ -14,7 +14,7 @@ from attn_zoo.contract.options import odd
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-WIDTH = odd("the positions averaged, the own one included", 3, advice=", or use attention=none for no neighbours")
+WIDTH = odd("the averaged positions, the own one included", 3, advice=", or use attention=none for no neighbours")
 
 
 @dataclass

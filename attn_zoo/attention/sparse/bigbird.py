@@ -14,8 +14,14 @@ from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Patter
 from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, share_of_length
 from attn_zoo.registry import register_attention
 
-ODD = Bound(lambda w: w > 0 and w % 2 == 1, "must be odd, because it counts the block of the query and as many on either side")
-EVEN = Bound(lambda g: g >= 0 and g % 2 == 0, "must be even, because it counts as many first as last blocks")
+ODD = Bound(
+    lambda w: w > 0 and w % 2 == 1,
+    "must be odd and at least 1, because it counts the block of the query and equally many blocks on either side",
+)
+EVEN = Bound(
+    lambda g: g >= 0 and g % 2 == 0,
+    "must be even and at least 0, because half of these blocks are the first ones and half the last",
+)
 
 
 @dataclass

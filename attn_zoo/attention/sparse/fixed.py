@@ -24,7 +24,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 class Options(DropoutOptions):
     """Options of fixed attention."""
 
-    stride: int = bounded(0, Bound(lambda size: size >= 0, "must be at least 1, or 0 for the square root of the length"))
+    stride: int = bounded(0, Bound(lambda size: size >= 0, "must be at least 1, or 0 (the square root of the length)"))
     """Number of positions in a block, l in the paper. 0 means about the square root of the length for which the
     mechanism is built.
     """
@@ -33,10 +33,8 @@ class Options(DropoutOptions):
 
     def __post_init__(self) -> None:
         if self.summary < 0 or 0 < self.stride < self.summary:
-            most = f"to stride={self.stride}" if self.stride else "on"
-            raise ValueError(
-                f"fixed.summary must be an integer from 0 {most}, because it counts positions of a block; got {self.summary}"
-            )
+            rule = f"an integer from 0 to stride={self.stride}" if self.stride else "an integer of at least 0"
+            raise ValueError(f"fixed.summary must be {rule}, because it counts positions of a block; got {self.summary}")
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:

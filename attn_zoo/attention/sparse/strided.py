@@ -18,7 +18,7 @@ from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
-STRIDE = Bound(lambda stride: stride >= 0, "must be at least 1, or 0 for the square root of the length")
+STRIDE = Bound(lambda stride: stride >= 0, "must be at least 1, or 0 (the square root of the length)")
 
 
 @dataclass

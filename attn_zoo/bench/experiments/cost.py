@@ -134,7 +134,10 @@ class StepCost(Timed, AttentionRows):
             raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
         for name, levels in READ_AT.items():
             if getattr(self, name) is not None and self.level not in levels:
-                raise ValueError(f"{name} is used only at level={' or '.join(levels)}; leave it out at level={self.level}")
+                raise ValueError(
+                    f"{name}= must not be given with level={self.level}, because it is used only with "
+                    f"level={' or '.join(levels)}. Leave {name}= out"
+                )
         proposed = asdict(SIZES)
         self.task_spec: TaskSpec | None = None
         if self.level == "model":
@@ -148,7 +151,10 @@ class StepCost(Timed, AttentionRows):
         refusals = [why for cells in self.groups() for cell in cells if (why := self.refusal(cell) or "").startswith("refused: ")]
         if len(refusals) == sum(map(len, self.groups())):
             labels = ", ".join(layer.label for layer in self.layers)
-            raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
+            raise ValueError(
+                f"none of {labels} can be built with these settings. Choose other sizes or options. The first error: "
+                f"{refusals[0].removeprefix('refused: ')}"
+            )
 
     @cached_property
     def sizes(self) -> Sizes:

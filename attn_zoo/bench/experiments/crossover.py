@@ -56,7 +56,10 @@ class Crossover(Timed, AttentionRows):
     def groups(self) -> list[list[Cell]]:
         mechanisms = [layer for layer in self.layers if layer.subject and layer.subject.attention != "softmax"]
         if not mechanisms:
-            raise ValueError("attentions must name a mechanism other than softmax, with which every mechanism is compared")
+            raise ValueError(
+                "attentions= must name a mechanism other than softmax, because every mechanism is compared with softmax. Add a "
+                "mechanism"
+            )
         layers = [*softmax_layers(self.device), *mechanisms]
         return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths or ())]
 

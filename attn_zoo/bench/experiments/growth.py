@@ -29,10 +29,10 @@ class Growth(Timed, AttentionRows):
         super().__post_init__()
         counts = [self.heads, *self.more_heads]
         if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
-            raise ValueError(f"heads and more_heads must be different numbers that divide dim={self.dim}; got {counts}")
+            raise ValueError(f"heads= and more_heads= must be different numbers that divide dim={self.dim}; got {counts}")
         if missing := subjects_of(self.more_heads_of or self.attentions).keys() - subjects_of(self.attentions).keys():
             raise ValueError(
-                f"more_heads_of must name rows of attentions; got {', '.join(sorted(missing))}, which is not among them"
+                f"more_heads_of= must name only configurations that attentions= also names; got {', '.join(sorted(missing))}"
             )
 
     def groups(self) -> list[list[Cell]]:

@@ -116,7 +116,10 @@ class WholeModels(Grid):
             if name not in MODELS:
                 raise UnknownNameError("model of experiment=models", name, MODELS)
         if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
-            wanted = f"image must be a multiple of 16, the side of a patch, and tokens more than {PROMPT}, the length of the prompt"
+            wanted = (
+                f"image= must be a multiple of 16, the side of a patch, and tokens= must be more than {PROMPT}, the length of the "
+                "prompt"
+            )
             raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
         row, recurrent = only_row("attention", self.attention, hybrids=True), only_row("recurrent", self.recurrent, hybrids=True)
         self.rows = {"vit": row, "bert": row, "generation": recurrent}

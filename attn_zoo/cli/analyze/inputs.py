@@ -72,7 +72,9 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
     for option, default in (("heads", None), ("head_dim", None), ("scale", None), ("causal", False)):
         if getattr(parsed, option) != default:
             name = option.replace("_", "-")
-            raise ValueError(f"--{name} applies to random inputs only, because {parsed.inputs} sets its own; leave --{name} out")
+            raise ValueError(
+                f"--{name} can be given only with random inputs, because {parsed.inputs} has a value of its own. Leave --{name} out"
+            )
     subject = load(request_of(parsed, parsed.inputs))
     batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
     layers = gather([attention_inputs(subject.model, batch) for batch in batches])
@@ -82,7 +84,7 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
 def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
     for option, default in (("text", None), ("images", None), ("weights", "auto")):
         if getattr(parsed, option) != default:
-            raise ValueError(f"--{option} applies to models only; name a model with --inputs, or leave --{option} out")
+            raise ValueError(f"--{option} can be given only with a model. Name a model with --inputs, or leave --{option} out")
     check_seed(parsed.seed)
     length, heads, width, scale = (value if (value := getattr(parsed, name)) is not None else _RANDOM[name] for name in _RANDOM)
     layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]

@@ -42,7 +42,9 @@ def add_to(analyses: Any) -> None:
 def _matrix(parsed: argparse.Namespace) -> int:
     rows = [] if parsed.attention == "all" else rows_of(parsed.attention, plain=PLAIN)
     if len(rows) != 1:
-        raise ValueError(f"--attention must name one mechanism here (analyze error compares several); got {parsed.attention!r}")
+        raise ValueError(
+            f"--attention must name one mechanism; got {parsed.attention!r}. Use attn-zoo analyze error to compare several"
+        )
     for option in ("layer", "head", "sentence"):
         if getattr(parsed, option) < 0:
             raise ValueError(f"--{option} must be at least 0; got {getattr(parsed, option)}")

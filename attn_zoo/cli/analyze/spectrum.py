@@ -43,18 +43,16 @@ def add_to(analyses: Any) -> None:
 
 def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
-        raise ValueError(
-            f"--index must be from 1 to --length, because a matrix has only that many singular values; got {parsed.index}"
-        )
+        raise ValueError(f"--index must be from 1 to --length, the number of singular values of a matrix; got {parsed.index}")
     request = request_of(parsed, parsed.model)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load(request)
     if not subject.trained and request.weights != "random":
-        fetched = "--weights pretrained downloads trained ones, and " if request.model.startswith("timm/") else ""
+        fetched = "Add --weights pretrained to download trained weights. " if request.model.startswith("timm/") else ""
         raise ValueError(
-            f"{request.model} has random weights, so its attention is almost uniform and says little; {fetched}--weights random "
-            "analyzes the random weights nevertheless"
+            f"{request.model} has random weights, so its attention is almost uniform. {fetched}Add --weights random to "
+            "analyze the random weights nevertheless"
         )
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
