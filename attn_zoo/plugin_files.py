@@ -24,7 +24,7 @@ def load(path: Path) -> list[ModuleType]:
         ValueError: there is nothing to import, or importing failed; the message names file and line.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"the file {path} does not exist. Correct the path")
     return [_module(file.resolve()) for file in _files(path)]
 
 
@@ -37,7 +37,8 @@ def export_plugin(path: Path) -> None:
     whole = str(path.resolve())
     if os.pathsep in whole:
         raise ValueError(
-            f"a plugin's path must not contain {os.pathsep!r}, which separates paths that other processes get; rename {whole}"
+            f"the path of a plugin must not contain {os.pathsep!r}, because this character separates paths; got {whole}. "
+            "Rename the file or folder"
         )
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, exported_plugins()), whole]))
 
@@ -72,7 +73,7 @@ def _files(path: Path) -> list[Path]:
     packages = [path / "__init__.py"] if (path / "__init__.py").is_file() else sorted(path.glob("src/*/__init__.py"))
     files = packages or sorted(path.glob("*.py"))
     if not files:
-        raise ValueError(f"{path} must be a Python file, a package, or a folder that attn-zoo new wrote, and is none of these")
+        raise ValueError(f"{path} must be a Python file, a package, or a folder that attn-zoo new wrote. Name one of these")
     return files
 
 
@@ -96,7 +97,8 @@ def _module(file: Path) -> ModuleType:
         raise ValueError(f"{file} cannot be imported: {error_text(error)} ({_where(error, root)})") from error
     if file_of(module) != file:
         raise ValueError(
-            f"{file} would be imported as module {name!r}, which is already another file ({module.__file__}); rename the plugin"
+            f"{file} cannot be imported as module {name!r}, because another file has this name ({module.__file__}). Rename "
+            "the plugin"
         )
     return module
 

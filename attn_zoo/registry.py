@@ -85,7 +85,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         check_name("an attention", name)
         _check_facts(owner, AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
         if not isinstance(facts["can"], Capabilities):
-            raise ValueError(f"{owner}: can must be a Capabilities; got {facts['can']!r}")
+            raise ValueError(f"{owner}: can must be a Capabilities object; got {facts['can']!r}")
         if not callable(facts["cost"]):
             raise ValueError(f"{owner}: cost must be a function of the geometry and options; got {facts['cost']!r}")
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
@@ -96,13 +96,18 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         check_whole(f"{owner}: version", card.version)
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
-                raise ValueError(f"{owner}: implementations must be among {', '.join(IMPLEMENTATIONS)}; got {implementation!r}")
+                raise ValueError(
+                    f"{owner}: each of implementations must be one of {', '.join(IMPLEMENTATIONS)}; got {implementation!r}"
+                )
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):
-                raise ValueError(f"{owner} lists implementation {implementation!r}, but {card.origin} has no method {method}")
+                raise ValueError(
+                    f"{owner} lists the implementation {implementation!r}, so {card.origin} must have a method {method}. Define "
+                    "this method"
+                )
         for method in ("initial_state", "advance") if card.can.stepwise else ():
             if getattr(cls, method) is getattr(Attention, method):
-                raise ValueError(f"{owner} claims stepwise, but {card.origin} has no method {method}")
+                raise ValueError(f"{owner} declares stepwise, so {card.origin} must have a method {method}. Define this method")
         _refuse_reserved(card.origin, card.options, RESERVED)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card
@@ -142,10 +147,10 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
         raise ValueError(f"{owner} must decorate a subclass of {base.__name__}; got {cls!r}")
     known = {field.name: field for field in fields(card) if field.name not in ("name", "build")}
     if unknown := sorted(set(facts) - set(known)):
-        raise ValueError(f"{owner}: no field of a card is called {unknown[0]!r}; known: {', '.join(known)}")
+        raise ValueError(f"{owner}: the fields of a card must be among {', '.join(known)}; got {unknown[0]!r}")
     needed = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     if missing := [name for name in needed if name not in facts]:
-        raise ValueError(f"{owner}: the card must have {', '.join(missing)}; got none")
+        raise ValueError(f"{owner}: the card must have {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing")
     for name in ("time", "memory"):
         check_text(f"{owner}: {name}", facts.get(name, ""))
     if not is_dataclass(facts["options"]) or not isinstance(facts["options"], type):
@@ -356,8 +361,8 @@ def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
     cards = [card for card in known if _stands_in(path.resolve(), card)]
     if not cards:
         raise ValueError(
-            f"{path} must register a mechanism or a task, and registers none; decorate a class with @register_attention(...) or "
-            "@register_task(...)"
+            f"{path} must register a mechanism or a task, but registers none. Decorate a class with @register_attention(...) "
+            "or @register_task(...)"
         )
     plugin_files.export_plugin(path)
     return cards
@@ -402,10 +407,15 @@ def _look_for_plugins() -> None:
 
 def _refuse_second(entries: Mapping[str, AttentionCard] | Mapping[str, TaskCard], kind: str, name: str, origin: str) -> None:
     if name in entries:
-        raise ValueError(f"{kind} {name!r} is registered twice: by {entries[name].origin} and by {origin}; choose another name")
+        raise ValueError(
+            f"{kind} {name!r} must be registered once; got it from {entries[name].origin} and from {origin}. Choose another name"
+        )
 
 
 def _refuse_reserved(origin: str, options: type, reserved: Collection[str]) -> None:
     for f in fields(options):
         if f.name in reserved:
-            raise ValueError(f"{origin}: an option cannot be called {f.name!r}, which the zoo uses for something else; rename it")
+            raise ValueError(
+                f"{origin}: an option cannot be called {f.name!r}, because attn-zoo uses this name for something else. Rename the "
+                "option"
+            )

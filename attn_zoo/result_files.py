@@ -20,16 +20,16 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
         ValueError: the file has no results of this experiment, or the experiment did not finish.
     """
     command = "attn-zoo transplant" if experiment == "transplant" else f"attn-zoo measure experiment={experiment}"
-    wanted = f"{option} takes a file that output= of {command} wrote"
+    wanted = f"{option} must name a file that {command} wrote with output="
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{wanted}; {path} holds no JSON ({error})") from error
+        raise ValueError(f"{wanted}, but {path} is not JSON ({error}). Name another file") from error
     kind = found.get("experiment") if isinstance(found, dict) else None
     if kind != experiment:
-        raise ValueError(f"{wanted}; {path} is a file of {kind or 'another kind'}")
+        raise ValueError(f"{wanted}, but {path} is a file of {kind or 'another kind'}. Name another file")
     if finished and not found.get("complete"):
-        raise ValueError(f"{path} was not finished; run the same {command} command again, to resume it")
+        raise ValueError(f"the results in {path} are not complete. Run the same {command} command again to finish them")
     return found
 
 

@@ -35,8 +35,8 @@ class ShortConvolution(nn.Module):
         super().__init__()
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise ValueError(
-                "the width of a short convolution must be an integer of at least 1, the number of positions that it reads; for a "
-                f"layer without one, set short_convolution=0; got {width!r}"
+                f"the width of a short convolution must be an integer of at least 1; got {width!r}. Set short_convolution=0 "
+                "for a layer without one"
             )
         self.before, self.after = (width - 1, 0) if causal else (width // 2, width // 2)
         taps = torch.zeros(dim, self.before + 1 + self.after)

@@ -76,9 +76,7 @@ def _run(parsed: argparse.Namespace) -> int:
         OSError: OUT cannot be written.
     """
     if parsed.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "there must be a CUDA device, and this machine has none; use --device cpu to rehearse everything at tiny sizes"
-        )
+        raise ValueError("there must be a CUDA device, and this machine has none. Use --device cpu to try everything at tiny sizes")
     names = list(parsed.attentions or attentions())
     for name in names:
         card(name)
@@ -106,7 +104,7 @@ def _begin(file: Path, environment: dict[str, Any]) -> None:
         before = json.loads(file.read_text(encoding="utf-8"))
         differing = [name for name in ("device", "gpu", "commit", "torch") if before.get(name) != environment.get(name)]
         if differing:
-            raise ValueError(f"{file.parent} already holds results with another {' and '.join(differing)}; name another folder")
+            raise ValueError(f"{file.parent} already holds results with another {' and '.join(differing)}. Name another folder")
     write_json(file, environment)
 
 

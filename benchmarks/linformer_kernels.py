@@ -195,8 +195,8 @@ def begin(output: Path, setting: Setting) -> dict[str, Any]:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if setting.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "there must be a CUDA device, and this machine has none; to check results without one, set TRITON_INTERPRET=1 and use "
-            "--device interpreter"
+            "there must be a CUDA device, and this machine has none. Set TRITON_INTERPRET=1 and use --device interpreter to "
+            "check results without one"
         )
     if interpreted != (setting.device == "interpreter"):  # Triton reads it when it is imported
         raise ValueError(f"--device {setting.device} needs TRITON_INTERPRET={int(not interpreted)} in the environment")
@@ -216,7 +216,7 @@ def begin(output: Path, setting: Setting) -> dict[str, Any]:
         earlier = None
     if not isinstance(earlier, dict) or any(earlier.get(name) != value for name, value in new.items()):
         raise ValueError(
-            f"{output} must hold a measurement of the same setting, kernels and machine, but holds another one; name another file"
+            f"{output} must hold a measurement with the same setting, kernels and machine, but holds another one. Name another file"
         )
     return earlier
 

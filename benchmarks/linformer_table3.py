@@ -207,7 +207,7 @@ class LinformerTable3(Timed):
         assert self.lengths and self.projected_lengths
         if not pairs(self.lengths, self.projected_lengths):
             raise ValueError(
-                f"a projected length must be below one of the lengths, and none is; got "
+                "at least one of projected_lengths= must be less than one of lengths=; got "
                 f"projected_lengths={self.projected_lengths} and lengths={self.lengths}"
             )
         with torch.device("meta"):

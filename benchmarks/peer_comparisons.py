@@ -272,8 +272,8 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
     versions = {peer.package: version(peer.package) for peer in peers if peer.missing() is None}
     if not versions:
         raise ValueError(
-            f"peers compares with public packages, so at least one must be installed: {'; '.join(missing)}; install them with: "
-            "pip install 'attn-zoo[peers]'"
+            f"at least one public package to compare with must be installed, and none is: {'; '.join(missing)}. Install them "
+            "with: pip install 'attn-zoo[peers]'"
         )
     return versions, missing
 

@@ -166,7 +166,9 @@ def fla_naive(folder: str) -> ModuleType:
             module = importlib.util.module_from_spec(own)
             own.loader.exec_module(module)
             return module
-    raise ImportError(f"the file ops/{folder}/naive.py of flash-linear-attention is not installed; install flash-linear-attention")
+    raise ImportError(
+        f"the file ops/{folder}/naive.py of flash-linear-attention is needed, but is not installed. Install flash-linear-attention"
+    )
 
 
 def _no_masks(tokens: Tensor) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class Peers(Timed):
             known = COMPARISONS[name]
             if 2 * known.shared(row) > min(self.lengths):
                 raise ValueError(
-                    f"lengths must be at least twice the {known.hyperparameter} of {name}, {known.shared(row)}; got "
-                    f"{list(self.lengths)}; choose longer ones, or {name}[{known.hyperparameter}=...] with a smaller value"
+                    f"lengths= must be at least {2 * known.shared(row)}, twice the {known.hyperparameter} of {name}; got "
+                    f"{list(self.lengths)}. Choose longer ones, or a smaller {name}[{known.hyperparameter}=...]"
                 )
 
     @cached_property

@@ -125,7 +125,10 @@ class CausalLanguage(TextTask):
             taken.update(keys)
             rows[split] = windows[order[: (split == "train" and o.train) or None]]
         if not len(rows["train"]):
-            raise ValueError("causal_language: every training sequence also occurs in a later split; give texts that differ")
+            raise ValueError(
+                "causal_language: every training sequence also occurs in the validation or test split, so none is left. Give "
+                "texts that differ"
+            )
         codes = dict(zip(SPLITS, _codes([rows[split] for split in SPLITS], run), strict=True))
         frequency = np.bincount(codes["train"].ravel(), minlength=1 + max(int(code.max()) for code in codes.values()))
         arrays: Arrays = {}
@@ -147,8 +150,8 @@ def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray
     rows = np.concatenate(windows)
     if not len(rows):
         raise ValueError(
-            f"causal_language: each split must have a text of at least {length} tokens, and one has none; give longer texts, or "
-            "choose a smaller length"
+            f"causal_language: each split must have a text of at least {length} tokens, but one split has no such text. Give "
+            "longer texts, or choose a smaller length"
         )
     return rows
 

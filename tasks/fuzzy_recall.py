@@ -40,8 +40,8 @@ class Options(SyntheticOptions):
         require_range("fuzzy_recall.vocabulary", self.vocabulary, 4, 2 * MOST_MOTIFS, "counts tokens of keys and values")
         if self.vocabulary % 2 or (self.vocabulary // 2) ** self.longest > MOST_MOTIFS:
             raise ValueError(
-                "fuzzy_recall.vocabulary must be even, because half of it are keys and half values, and (vocabulary / 2) to the "
-                f"power of longest={self.longest} must be at most {MOST_MOTIFS:,}; got {self.vocabulary}"
+                "fuzzy_recall.vocabulary must be even, because half of it are keys and half values, and (vocabulary / "
+                f"2)^longest must be at most {MOST_MOTIFS:,}; got vocabulary={self.vocabulary} and longest={self.longest}"
             )
         most = min(self.length // (2 * self.longest) - 1, self.vocabulary // 2)
         require_range("fuzzy_recall.pairs", self.pairs, 1, most, "is below length / (2 longest) and at most half of vocabulary")

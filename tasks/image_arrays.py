@@ -94,7 +94,7 @@ class ImageArrays(PatchTask):
 def _splits(path: Path, expected: Expected, valid: int, train: int) -> Splits:
     if not path.is_file():
         raise MissingDataError(
-            f"image_arrays: there is no file {path}; put there an .npz with train_images, train_labels, test_images and "
-            f"test_labels, or name another with task.path=FILE"
+            f"image_arrays: the file {path} does not exist. Put an .npz file with train_images, train_labels, test_images and "
+            "test_labels there, or name another file with task.path=FILE"
         )
     return standardised(split_images(read_npz(path, expected), valid, train))

@@ -148,7 +148,7 @@ class FolderExamples(Examples):
     def __init__(self, files: ImageFiles, at: Sequence[int], side: int, crop: float, scale: Float[Tensor, "3 256"]) -> None:
         if not at:
             raise ValueError(
-                "image_folder: every image of a split is also in another split, so no example is left; give folders with "
+                "image_folder: every image of a split is also in another split, so no example is left. Give folders with "
                 "different images"
             )
         places = np.array(at, dtype=np.int64)

@@ -84,8 +84,9 @@ class Options:
         room = _room(self.max_depth, self.max_arguments)
         if room < self.length:
             raise ValueError(
-                f"listops: length must be at most {room}, because {self.max_depth} levels of {self.max_arguments} arguments make "
-                f"no longer expression; got {self.length}; raise max_depth or max_arguments"
+                f"listops.length must be at most {room}, because max_depth={self.max_depth} and "
+                f"max_arguments={self.max_arguments} allow no longer expression; got {self.length}. Raise max_depth or "
+                "max_arguments"
             )
         if self.files is Files.lra:
             self._require_sizes_of_files()
@@ -93,13 +94,12 @@ class Options:
     def _require_sizes_of_files(self) -> None:
         if self.length < LONGEST:
             raise ValueError(
-                f"listops.length must be at least {LONGEST} with files=lra, because no expression is cut; got {self.length}"
+                f"listops.length must be at least {LONGEST} with files=lra, because expressions are never cut; got {self.length}"
             )
         if self.train > ROWS["train"] or self.valid > ROWS["valid"] or self.test != ROWS["test"]:
             raise ValueError(
-                f"listops.files=lra has {ROWS['train']} training, {ROWS['valid']} validation and {ROWS['test']} test examples; "
-                "train and valid must not exceed them, and test must be all of them; "
-                f"got train={self.train}, valid={self.valid}, test={self.test}"
+                f"with listops.files=lra, train must be at most {ROWS['train']}, valid at most {ROWS['valid']}, and test "
+                f"exactly {ROWS['test']}; got train={self.train}, valid={self.valid}, test={self.test}"
             )
 
 
@@ -279,8 +279,8 @@ class _Author:
                 self.seen.add(key)
                 return tokens, value
         raise ValueError(
-            f"listops: only {len(self.seen)} different expressions of {self.least} to {self.length} tokens were found; ask for "
-            "fewer examples or for longer expressions"
+            f"listops: only {len(self.seen)} different expressions of {self.least} to {self.length} tokens were found. Ask "
+            "for fewer examples or for longer expressions"
         )
 
     def write(self, size: int) -> list[tuple[str, NDArray[np.uint8]]]:

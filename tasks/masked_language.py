@@ -158,8 +158,8 @@ class MaskedLanguage(TextTask):
             taken.update(keys)
             if not fresh.any():
                 raise ValueError(
-                    f"masked_language: every sequence of {split} also occurs in a later split, so no example is left; give other "
-                    "texts"
+                    f"masked_language: every sequence of {split} also occurs in a later split, so no example is left. Give "
+                    "other texts"
                 )
             ids, words = ids[fresh], words[fresh]
             if split == "train":
@@ -207,8 +207,8 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     rows = [row for one in kept if one.shape[1] >= FEWEST for row in np.array_split(one, -(-one.shape[1] // length), axis=1)]
     if not rows:
         raise ValueError(
-            f"masked_language: each split must have a text of at least {FEWEST} tokens, and one has none; give longer texts, or "
-            "raise valid_tokens or test_tokens"
+            f"masked_language: each split must have a text of at least {FEWEST} tokens, but one split has no such text. Give "
+            "longer texts, or raise valid_tokens or test_tokens"
         )
     padded = np.zeros((2, len(rows), length), dtype=np.int64)
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word

@@ -33,7 +33,7 @@ class Options(PublishedOptions):
     def __post_init__(self) -> None:
         require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))
         if self.augment is Augment.crop_flip:
-            raise ValueError("mnist.augment must be none, crop or timm, because a mirrored digit is not a digit; got crop_flip")
+            raise ValueError("mnist.augment must be none, crop or timm, because digits must not be mirrored; got crop_flip")
 
 
 @register_task(

@@ -55,8 +55,7 @@ class Options(SyntheticOptions):
             raise ValueError(f"needle.longer must be a power of two; got {self.longer}")
         if not self.causal and self.longer > 1:
             raise ValueError(
-                "needle.longer must be 1 with causal=false, because longer inputs are for causal tests only: a bidirectional "
-                "network also sees the hay after the queries; got "
+                "needle.longer must be 1 with causal=false, because longer test inputs are only for causal networks; got "
                 f"{self.longer}"
             )
         self.require_sizes("needle")

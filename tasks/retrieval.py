@@ -206,7 +206,7 @@ def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -
                 pairs[key] = (first, second, labels[place])
                 break
         else:
-            raise ValueError(f"retrieval: {len(groups)} documents cannot make {count} different pairs; ask for fewer pairs")
+            raise ValueError(f"retrieval: {len(groups)} documents cannot make {count} different pairs. Ask for fewer pairs")
     return list(pairs.values())
 
 

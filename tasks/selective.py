@@ -64,8 +64,8 @@ class Options(SyntheticOptions):
         require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
         if self.kind is Kind.majority and self.marked == 2:
             raise ValueError(
-                "selective.marked must not be 2 with kind=majority, because two digits have a majority only if they are equal; "
-                "choose 1, or 3 or more"
+                "selective.marked must not be 2 with kind=majority, because two digits have a majority only if they are "
+                "equal. Choose 1, or 3 or more"
             )
         self.require_sizes("selective")
 

@@ -55,8 +55,7 @@ class Options(SyntheticOptions):
         self.group = choice("state_words.group", self.group, Group)
         if self.swaps and self.group is Group.parity:
             raise ValueError(
-                "state_words.swaps must be false with parity, because it leaves out elements of s3 and s5 that move more than two "
-                "things, and parity has none; set swaps=false"
+                "state_words.swaps must be false with parity, because swaps=true is only for the groups s3 and s5. Set swaps=false"
             )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"

@@ -33,7 +33,7 @@ def test_geometry_refuses_what_counts_nothing(name: str) -> None:
 
 
 def test_geometry_refuses_causality_between_unequal_lengths() -> None:
-    with pytest.raises(ValueError, match="because it must know which keys are past; got 5 and 6"):
+    with pytest.raises(ValueError, match="because each query sees the keys up to its own position; got 5 and 6"):
         Geometry(2, 4, 5, 6, causal=True)
 
 

@@ -175,13 +175,13 @@ def test_bad_inputs_are_refused_when_called():
     layer = build("linformer", projected_length=5)
     with pytest.raises(ValueError, match="dim=16"):
         layer(tokens(dim=15))
-    with pytest.raises(UnsupportedError, match="built for 40 keys; got 41; build it for the longest input"):
+    with pytest.raises(UnsupportedError, match=r"built for 40 keys; got 41. Build it for the longest input"):
         layer(tokens(length=41))
     with pytest.raises(ValueError, match="key_valid must be boolean"):
         layer(tokens(), key_valid=padding().long())
     with pytest.raises(ValueError, match="key_valid must be boolean"):
         layer(tokens(), key_valid=padding()[:, :5])
-    with pytest.raises(ValueError, match=r"must be called without a context.* or pass a mask of padding as key_valid="):
+    with pytest.raises(ValueError, match=r"must be called without a context.* Pass a mask of padding as key_valid="):
         layer(tokens(), padding())
 
 
@@ -189,7 +189,7 @@ def test_bad_inputs_are_refused_when_called():
 def test_tokens_of_another_dtype_are_refused_unless_autocast_converts_them(dtype):
     layer, crossing = build("linformer", projected_length=5), build("softmax", context_length=LENGTH)
     given = tokens().to(dtype)
-    wanted = rf"must have the dtype of the layer's weights, torch.float64; got {dtype}; convert them with .*\.to\(torch.float64\)"
+    wanted = rf"must have the dtype of the layer's weights, torch.float64; got {dtype}. Convert them with .*\.to\(torch.float64\)"
     for call in (lambda: layer(given), lambda: layer.remember(given), lambda: crossing(tokens(), given)):
         with pytest.raises(ValueError, match=wanted):
             call()
@@ -200,7 +200,9 @@ def test_tokens_of_another_dtype_are_refused_unless_autocast_converts_them(dtype
 def test_weights_of_another_length_are_refused_with_the_remedy():
     layer = build("linformer", projected_length=4)
     short = MultiHeadAttention(DIM, HEADS, "linformer", length=LENGTH // 2, projected_length=4)
-    with pytest.raises(RuntimeError, match="built for 40 keys; if the weights come from another length, call resize_length"):
+    with pytest.raises(
+        RuntimeError, match=r"for 40 keys, but has another one. If the weights come from another length, call resize_length"
+    ):
         layer.load_state_dict(short.state_dict())
     layer.resize_length(LENGTH // 2)
     layer.load_state_dict(short.state_dict())
@@ -375,11 +377,11 @@ def test_what_cannot_be_remembered_or_recalled_is_refused():
     with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
         build("reformer").remember(tokens())
     layer = build("softmax")
-    with pytest.raises(ValueError, match="remembered replaces context and key_valid"):
+    with pytest.raises(ValueError, match="context and key_valid must not be given with remembered"):
         layer(tokens(), key_valid=padding(), remembered=layer.remember(tokens()))
     with pytest.raises(ValueError, match="the same batch size; got 2"):
         layer(tokens(), remembered=layer.remember(tokens(2)))
     with pytest.raises(ValueError, match="the context must have shape"):
         layer.remember(tokens(dim=9))
-    with pytest.raises(UnsupportedError, match="must get as many queries as keys here; got 40 and 30"):
+    with pytest.raises(UnsupportedError, match="must get as many queries as keys; got 40 and 30"):
         build("longformer")(tokens(), remembered=build("longformer").remember(tokens(length=30)))

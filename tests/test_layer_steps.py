@@ -82,8 +82,8 @@ def test_a_layer_of_timm_steps_with_its_norms():
 def test_what_cannot_step_is_refused():
     x = tokens()
     for layer, words in (
-        (build("softmax"), "softmax carries no state from token to token"),
-        (build("linear", causal=False), "linear was built to see all tokens at once; build it with causal=True"),
+        (build("softmax"), "softmax cannot be called step by step, because it has no recurrent state"),
+        (build("linear", causal=False), "linear must be built with causal=True"),
         (build("linear", 0, context_dim=DIM), "with a context cannot step"),
     ):
         with pytest.raises(UnsupportedError, match=words):
@@ -98,8 +98,8 @@ def test_what_cannot_step_is_refused():
     bad: tuple[tuple[Tensor, object, str], ...] = (
         (x[:, :0], state, "must get at least one token; got none"),
         (x[..., :7], state, "dim=8"),
-        (x, None, r"from the layer's initial_state\(\) or the step before; got NoneType"),
-        (x, state.mechanism, r"from the layer's initial_state\(\) or the step before; got"),
+        (x, None, r"from initial_state\(\) of this layer or from the previous step\(\); got NoneType"),
+        (x, state.mechanism, r"from initial_state\(\) of this layer or from the previous step\(\); got"),
         (x[:2], after, r"its tail must be \(2, 3, 8\) torch.float64 on cpu; got \(3, 3, 8\)"),
         (x.float(), after, r"tokens must have the dtype of the layer.s weights, torch.float64; got torch.float32"),
         (x, replace(after, tail=after.tail[:, 1:]), r"got \(3, 2, 8\)"),

@@ -74,7 +74,9 @@ def test_registered_attention_is_found_and_built() -> None:
 @pytest.mark.usefixtures("scratch_registry")
 def test_second_registration_of_a_name_is_refused() -> None:
     register_attention("fresh", **FACTS)(fresh())
-    with pytest.raises(ValueError, match=r"attention 'fresh' is registered twice: by .*Fresh and by .*Fresh; choose another name"):
+    with pytest.raises(
+        ValueError, match=r"attention 'fresh' must be registered once; got it from .*Fresh and from .*Fresh. Choose another name"
+    ):
         register_attention("fresh", **FACTS)(fresh())
 
 
@@ -103,9 +105,9 @@ def test_steps_that_are_not_written_are_refused_when_registering() -> None:
             return batch
 
     facts = {**FACTS, "can": replace(FACTS["can"], causal=True, stepwise=True)}
-    with pytest.raises(ValueError, match=r"'fresh' claims stepwise, but .*Bare has no method initial_state"):
+    with pytest.raises(ValueError, match=r"'fresh' declares stepwise, so .*Bare must have a method initial_state"):
         register_attention("fresh", **facts)(Bare)
-    with pytest.raises(ValueError, match=r"'fresh' claims stepwise, but .*Half has no method advance"):
+    with pytest.raises(ValueError, match=r"'fresh' declares stepwise, so .*Half must have a method advance"):
         register_attention("fresh", **facts)(Half)
     assert "fresh" not in attentions()
 
@@ -203,7 +205,7 @@ def test_implementation_of_another_device_is_refused_when_called(monkeypatch: py
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     module = build_attention("several", SQUARE, implementation="triton")
     with pytest.raises(
-        UnsupportedError, match=r"triton runs on CUDA tensors only.*choose another implementation of eager, sdpa, triton"
+        UnsupportedError, match=r"triton runs only on a CUDA GPU.*Choose another implementation of eager, sdpa, triton"
     ):
         module(*(torch.zeros(1, 2, 6, 4),) * 3)
 
@@ -221,7 +223,7 @@ def test_interpreted_kernels_run_on_a_cpu_but_are_never_chosen(monkeypatch: pyte
 def test_unavailable_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unavailable("eager", torch.device("cpu")) is None
     assert unavailable("flex", torch.device("cuda")) is None
-    assert "CUDA tensors only" in str(unavailable("flex", torch.device("cpu")))
+    assert "only on a CUDA GPU" in str(unavailable("flex", torch.device("cpu")))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert unavailable("xformers", torch.device("cuda")) == "the package 'xformers' is not installed"
     assert unavailable("fla", torch.device("cuda")) == "the package 'fla-core' (extra gpu) is not installed"
@@ -232,7 +234,7 @@ def test_fla_takes_one_type_and_auto_knows_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert unavailable("fla", gpu) is None
     assert unavailable("fla", gpu, torch.bfloat16) is None
-    told = "fla multiplies in torch.bfloat16 only, but these are torch.float32; use autocast"
+    told = "the implementation fla needs tensors of torch.bfloat16, but these are torch.float32"
     assert unavailable("fla", gpu, torch.float32) == told
     assert auto_may_take("fla", gpu, torch.bfloat16)
     assert not auto_may_take("fla", gpu), "torch's default type is float32"

@@ -52,7 +52,7 @@ def test_layers_take_the_mechanisms_of_a_hybrid_in_turn():
     assert [layer.attention for layer in row.layers(5)] == ["linformer", "linformer", "softmax", "linformer", "linformer"]
     assert [dict(layer.options) for layer in row.layers(3)] == [{"projected_length": 8}] * 2 + [{}]
     assert [layer.attention for layer in RowName("linformer").layers(2)] == ["linformer"] * 2
-    with pytest.raises(ValueError, match=r"needs at least 3 layers, each with its own weights, but the network has 2"):
+    with pytest.raises(ValueError, match=r"needs at least 3 layers with weights of their own, but the network has 2"):
         row.layers(2)
 
 
@@ -84,9 +84,9 @@ def test_one_hybrid_has_one_name():
             "linformer[projected_length=8]+softmax+linformer[projected_length=9]",
             "linformer must have the same options in all layers",
         ),
-        ("2*linformer", "a row must be NAME, .* such as 3\\*linformer\\+softmax; got '2\\*linformer'"),
+        ("2*linformer", "a configuration must be written NAME, .* such as 3\\*linformer\\+softmax; got '2\\*linformer'"),
         ("0*linformer+softmax", "got '0\\*linformer'"),
-        ("linformer+", "a row must be NAME, "),
+        ("linformer+", "a configuration must be written NAME, "),
         ("linformer*2+softmax", "got 'linformer\\*2'"),
     ],
 )
@@ -96,11 +96,11 @@ def test_what_is_no_hybrid_is_refused_by_name(text, message):
 
 
 def test_commands_on_one_mechanism_refuse_a_hybrid():
-    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid, .* name linformer and softmax separately"):
+    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid. Name linformer and softmax separately"):
         rows_of("linformer+softmax")
     for options, implementation, message in [
         ({"projected_length": 8}, "auto", "no option of the hybrid linformer\\+softmax is called 'projected_length'"),
-        ({}, "eager+eager+eager", "has 2 mechanisms, so there must be one implementation for all of them"),
+        ({}, "eager+eager+eager", "must have one implementation for all of its 2 mechanisms"),
     ]:
         with pytest.raises((ValueError, UnknownNameError), match=message):
             RowName("linformer+softmax", options, implementation).parts()
@@ -154,20 +154,20 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
             "attention linear, option feature_map must be one of elu, relu, squared_relu, softmax; got 'sin'",
         ),
         ("longformer[window=4]", "Write 5 to see 2 positions on either side"),
-        ("linformer[projected_length=8", "brackets and quotes of a row must come in pairs; got 'linformer[projected_length=8'"),
-        ("linformer]", "brackets and quotes of a row must come in pairs"),
-        ("linformer['a]", "brackets and quotes of a row must come in pairs"),
-        ("linformer[projected_length=8]x", "a row must be NAME, NAME:IMPLEMENTATION or"),
-        ("linformer:", "a row must be NAME"),
-        (":sdpa", "a row must be NAME"),
-        ("a,,b", "a row must be NAME"),
-        ("linformer[8]", "options of a row must be OPTION=VALUE, separated by commas; got '8' in 'linformer[8]'"),
-        ("linformer[projected_length=]", "options of a row must be OPTION=VALUE"),
+        ("linformer[projected_length=8", "brackets and quotes must come in pairs; got 'linformer[projected_length=8'"),
+        ("linformer]", "brackets and quotes must come in pairs"),
+        ("linformer['a]", "brackets and quotes must come in pairs"),
+        ("linformer[projected_length=8]x", "a configuration must be written NAME, NAME:IMPLEMENTATION or"),
+        ("linformer:", "a configuration must be written NAME"),
+        (":sdpa", "a configuration must be written NAME"),
+        ("a,,b", "a configuration must be written NAME"),
+        ("linformer[8]", "options in brackets must be written OPTION=VALUE, separated by commas; got '8' in 'linformer[8]'"),
+        ("linformer[projected_length=]", "options in brackets must be written OPTION=VALUE"),
         ("linformer[projected_length=8,projected_length=9]", "option projected_length is given twice"),
-        ("linformer[projected_length=8|]", "a value is missing between '|'"),
+        ("linformer[projected_length=8|]", "there must be a value on both sides of each '|'"),
         ('linformer[projected_lengths="8\\x"]', "must be valid JSON"),
         ("softmax,softmax", "softmax is named twice"),
-        ("", "at least one row must be named"),
+        ("", "at least one configuration must be named"),
     ],
 )
 def test_what_is_no_row_is_refused_by_name(text, message):

@@ -34,7 +34,7 @@ def load_callback(name: str) -> MakeCallback:
     """
     file, _, attribute = name.rpartition(":")
     if not file.endswith(".py") or not attribute:
-        raise ValueError(f"callback= must be FILE.py:CLASS, a file and a class in it; got {name!r}")
+        raise ValueError(f"callback= must be FILE.py:NAME, a file and the name of a class in it; got {name!r}")
     (module,) = plugin_files.load(Path(file))
     made = getattr(module, attribute, None)
     if not callable(made):

@@ -67,9 +67,7 @@ def plan(words: Sequence[str]) -> Plan:
         ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
     """
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
-        raise ValueError(
-            f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. The only options are -m (several runs) and --plan"
-        )
+        raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
     given = read_run_words(word for word in words if word not in _FLAGS)
     composed = compose(given)
     with planning():

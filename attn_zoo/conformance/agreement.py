@@ -57,9 +57,11 @@ def limit_is_softmax(subject: Subject) -> str | None:
                 _require_softmax(subject, subject.build(wide))
         return None
     if card.softmax_limit is None:
-        raise NotApplicable("the mechanism is not exact, and its card does not say with which options it approaches softmax")
+        raise NotApplicable(
+            "the mechanism is not softmax attention, and its card does not say with which options it approaches softmax"
+        )
     if (subject.variant, subject.implementation) != ("default", "eager"):
-        raise NotApplicable("the softmax limit is checked once, in eager with the default options")
+        raise NotApplicable("the softmax limit is checked only once, with implementation eager and the default options")
     for geometry in (*subject.plain_and_causal(), *subject.sized(longest=max(BORDERS), shortest=min(BORDERS))):
         _require_softmax(subject, card.softmax_limit(geometry).to(subject.device, subject.dtype).eval(), padded=False)
     return None
@@ -82,7 +84,7 @@ def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) 
     """PyTorch's softmax attention, with zeros where no key is allowed; a sink is the score of one more key, whose value is zero."""
     query, key, value = request.query, request.key, request.value
     if query is None or key is None:
-        raise NotApplicable("softmax attention needs queries and keys, and the card does not read both")
+        raise NotApplicable("the mechanism does not read both queries and keys, which softmax attention needs")
     if sinks is not None:
         scores = query.new_zeros(()).masked_fill(~allowed, float("-inf")).expand(*query.shape[:3], -1)
         scores = torch.cat([scores, sinks.to(query.dtype)[:, None, None].expand(*query.shape[:3], 1)], dim=-1)
@@ -268,7 +270,7 @@ def compressing_first_agrees(subject: Subject) -> None:
             raise NotApplicable("the mechanism is not a CompressingAttention")
         length = module.compressed_length()
         if length is None:
-            raise NotApplicable("tokens cannot be compressed once for all heads")
+            raise NotApplicable("this mechanism cannot compress tokens once for all heads")
         _compress(subject, module, length)
 
 

@@ -79,7 +79,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
     """Default options that depend on the length can be built at every length from 2 on. From 64 tokens on, the mechanism has no
     warning about them."""
     if not length_rules(subject.card.options):
-        raise NotApplicable("no default follows the length")
+        raise NotApplicable("no option has a default that depends on the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
     for n, d in sizes:
         for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
@@ -124,7 +124,9 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
     """If the card declares ``cross``, the numbers of queries and keys may differ. If it does not, building for unequal numbers
     raises ``UnsupportedError``, and so does a call with unequal numbers."""
     if subject.always_causal:
-        raise NotApplicable(f"{subject.implementation} is causal here, with as many queries as keys")
+        raise NotApplicable(
+            f"the implementation {subject.implementation} must be causal here, and causal attention has as many queries as keys"
+        )
     square = subject.geometry()
     for queries, keys in ((9, square.keys), (1, square.keys), (2 * square.keys, square.keys)):
         geometry = replace(square, queries=queries, keys=keys)
@@ -197,7 +199,7 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
     if not unread and subject.card.can.shares_query_key:
         return
     if not unread:
-        raise NotApplicable("the card reads every input")
+        raise NotApplicable("the mechanism reads every input")
     nan = subject.draw(module, unread=True).changed(lambda name, tensor: tensor * torch.nan if name in unread else tensor).leaves()
     out = nan(module)
     subject.equal(out.detach(), expected, f"output for NaN instead of None as {' and '.join(unread)}", 0.0)

@@ -107,7 +107,7 @@ def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
     """Each gradient of ``eager`` equals the slope of the outputs, measured by finite differences. This holds at every tested size,
     with padding, and if the numbers of queries and keys differ. Another check compares other implementations with ``eager``."""
     if subject.dtype is not torch.float64:
-        raise NotApplicable("slopes are checked in float64 only")
+        raise NotApplicable("gradients are compared with finite differences in float64 only")
     for geometry in (*subject.across(), *subject.sized()):
         module = subject.build(geometry)
         request = subject.draw(module, batch=2)
@@ -200,7 +200,7 @@ def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
 def outputs_follow_their_own_queries(subject: Subject) -> str:
     """If the mechanism uses queries, most outputs depend on the query at their own position."""
     if "query" not in subject.card.reads:
-        raise NotApplicable("queries are not read")
+        raise NotApplicable("the mechanism does not read queries")
     shares = []
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -223,7 +223,7 @@ def gradients_follow_dropout(subject: Subject) -> None:
     weights must therefore drop the same ones as the forward pass."""
     names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
-        raise NotApplicable("there is no dropout option, or slopes are not taken in float64")
+        raise NotApplicable("the mechanism has no option dropout, or gradients are not compared in float64")
     options = replace(subject.options, **dict.fromkeys(names, 0.5))
     for geometry in subject.plain_and_causal():
         try:

@@ -138,7 +138,7 @@ def bfloat16_is_close(subject: Subject) -> str:
 def float16_is_close(subject: Subject) -> str:
     """Outputs and gradients under float16 autocast, and with float16 inputs, are close to those of ``eager`` in float64."""
     if subject.single is not torch.float32:
-        raise NotApplicable(f"the kernels multiply in {subject.single} only")
+        raise NotApplicable(f"the kernels of this implementation compute in {subject.single} only")
     return _half_is_close(subject, torch.float16)
 
 

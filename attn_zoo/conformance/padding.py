@@ -102,7 +102,7 @@ def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
-        raise NotApplicable("the card claims neither any_length nor shorter, so one length is all that it takes")
+        raise NotApplicable("the mechanism supports a single length, because its card declares neither any_length nor shorter")
     remarks, allowed = [], f"at most {subject.tolerance:g} is allowed"
     for geometry in subject.plain_and_causal():
         # Without any_length, the module is built for longer inputs, and shorter ones must fit into it.

@@ -33,7 +33,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")
     if not can.any_length:
-        raise NotApplicable("the mechanism does not claim any_length: its weights belong to positions")
+        raise NotApplicable("the card does not declare any_length, because the weights belong to positions")
     proved, told = 0, []
     for geometry in _lengths(subject):
         if reason := _depends_on_positions(subject, geometry):
@@ -43,7 +43,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
             _require_absence(subject, subject.build(geometry), scale)
         proved += 1
     if not proved:
-        raise NotApplicable(f"outputs depend on positions: {told[0]}")
+        raise NotApplicable(f"the outputs depend on positions: {told[0]}")
     return f"holds at {proved} lengths and forms" + (f"; outputs depend on positions at {'; '.join(told)}" if told else "")
 
 

@@ -24,7 +24,7 @@ def order_tells_nothing(task: Task) -> str:
     """Labels of neighbouring examples are no more alike than labels of any two examples. The first examples of a split are
     therefore a fair sample of the split."""
     if task.spec.labels == "position":
-        raise NotApplicable("the labels are per position, not per example")
+        raise NotApplicable("the task has labels per position, not per example")
     worst = 0.0
     for split in SPLITS:
         labels = task.examples(split).labels()

@@ -76,11 +76,13 @@ class Attention(nn.Module, Generic[OptionsT]):
         super().__init__()
         card = self.card
         if geometry.causal and not card.can.causal:
-            raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
+            raise UnsupportedError(
+                f"{card.name} does not support causal attention. Build it with causal=False, or choose another mechanism"
+            )
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(
-                f"{card.name} must have as many queries as keys; got {geometry.queries} and {geometry.keys}; build it with equal "
-                "lengths, or choose an attention that claims cross"
+                f"{card.name} must have as many queries as keys; got {geometry.queries} and {geometry.keys}. Build it with "
+                "equal lengths, or choose a mechanism that supports cross-attention"
             )
         check_bounds(card.name, options)
         self.geometry = geometry
@@ -160,7 +162,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
         resized = self.geometry_at(length)
         if not self.card.can.any_length:
-            raise UnsupportedError(f"{self.card.name} cannot be resized to {length} keys; build it anew for that length")
+            raise UnsupportedError(f"{self.card.name} cannot be resized to {length} keys. Build it anew for that length")
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
@@ -181,8 +183,9 @@ class Attention(nn.Module, Generic[OptionsT]):
         given = {name: (own, state_dict.get(prefix + name)) for name, own in self.named_parameters()}
         if other := [name for name, (own, saved) in given.items() if isinstance(saved, Tensor) and saved.shape != own.shape]:
             errors.append(
-                f"{prefix}{other[0]} of {self.card.name} has another shape than here, where it was built for {self.geometry.keys} "
-                "keys; if the weights come from another length, call resize_length with that length, load them, and resize back"
+                f"{prefix}{other[0]} must have the shape of a {self.card.name} for {self.geometry.keys} keys, but has another "
+                "one. If the weights come from another length, call resize_length with that length, load the weights, and "
+                "resize back"
             )
 
     def forward(
@@ -275,18 +278,20 @@ class Attention(nn.Module, Generic[OptionsT]):
         card, g = self.card, self.geometry
         self.check_steps()
         if not isinstance(state, CarriedState):
-            raise ValueError(f"{card.name}: a state must come from initial_state() or the step before; got {type(state).__name__}")
+            raise ValueError(
+                f"{card.name}: state must come from initial_state() or from the previous step(); got {type(state).__name__}"
+            )
         queries = self._check_tensors(query, key, value, streams, start=state.position)
         if queries != value.shape[2] or queries == 0:
             raise ValueError(
-                f"{card.name}: step() must get at least one token, and as many queries as keys; got {queries} queries and "
-                f"{value.shape[2]} keys"
+                f"{card.name}: step() must get at least one token, and equally many queries and keys; got {queries} queries "
+                f"and {value.shape[2]} keys"
             )
         end = state.position + queries
         if end > g.keys and not card.can.any_length:
             raise UnsupportedError(
-                f"{card.name} was built for {g.keys} tokens, but this step ends at token {end}; "
-                "build it for the longest sequence, or call resize_length"
+                f"{card.name} was built for {g.keys} tokens, but this step ends at token {end}. Build it for the longest "
+                "sequence, or call resize_length"
             )
         out, after = self.advance(query, query if card.can.shares_query_key else key, value, state, **streams)
         return out, after
@@ -300,7 +305,10 @@ class Attention(nn.Module, Generic[OptionsT]):
         if not self.card.can.stepwise:
             raise UnsupportedError(_no_steps(self.card))
         if not self.geometry.causal:
-            raise UnsupportedError(f"{self.card.name} was built to see all tokens at once; build it with causal=True to step")
+            raise UnsupportedError(
+                f"{self.card.name} must be built with causal=True to be called step by step; got causal=False. Build it with "
+                "causal=True"
+            )
 
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
@@ -325,23 +333,26 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
         card, can, g = self.card, self.card.can, self.geometry
         if queries != keys and (g.causal or not can.cross):
-            raise UnsupportedError(f"{card.name} must get as many queries as keys here; got {queries} and {keys}")
+            raise UnsupportedError(
+                f"{card.name} must get as many queries as keys; got {queries} and {keys}. Give inputs of equal length"
+            )
         if not can.any_length and (keys > g.keys or (keys < g.keys and not can.shorter)):
             advice = (
-                f"pad to {g.keys} and pass key_valid" if keys < g.keys else "build it for the longest input, or call resize_length"
+                f"Pad to {g.keys} keys and pass key_valid"
+                if keys < g.keys
+                else "Build it for the longest input, or call resize_length"
             )
-            raise UnsupportedError(f"{card.name} was built for {g.keys} keys; got {keys}; {advice}")
+            raise UnsupportedError(f"{card.name} was built for {g.keys} keys; got {keys}. {advice}")
         if key_valid is None:
             return
         if not can.key_padding:
             raise UnsupportedError(
-                f"{card.name} cannot leave keys out, so it takes no padding mask; "
-                "give it sequences of full length, with key_valid=None"
+                f"{card.name} does not support padding, so key_valid must be None. Give it sequences without padding"
             )
         if not isinstance(key_valid, Tensor) or key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
             raise ValueError(
-                f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for a real token; "
-                f"got {kind_of(key_valid)}"
+                f"{card.name}: key_valid must be a boolean tensor of shape (batch, keys) = ({batch}, {keys}), True for real "
+                f"tokens; got {kind_of(key_valid)}"
             )
 
     def extra_repr(self) -> str:
@@ -387,13 +398,14 @@ class Attention(nn.Module, Generic[OptionsT]):
         queries = keys if query is None else query.shape[2]
         if can.shares_query_key and key is not None and key is not query:
             raise UnsupportedError(
-                f"{card.name} uses one tensor for queries and keys; pass the same tensor twice, or None as key, "
-                "or let MultiHeadAttention do it"
+                f"{card.name} uses one tensor for queries and keys, so key must be the query tensor or None; got another "
+                "tensor. Pass the same tensor twice"
             )
         wanted = {stream.name: stream for stream in card.streams(g, self.options)}
         if set(streams) != set(wanted):
             raise ValueError(
-                f"{card.name} must get the streams {sorted(wanted)}; got {sorted(streams)}; MultiHeadAttention makes them"
+                f"{card.name} must get the further inputs {sorted(wanted)} as keyword arguments; got {sorted(streams)}. Use "
+                "MultiHeadAttention, which computes them"
             )
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys
@@ -401,7 +413,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             shape = (value.shape[0], g.heads, held, g.head_dim)
             check_floating(card.name, f"stream {name}", streams[name])
             if streams[name].shape != shape:
-                raise ValueError(f"{card.name}: stream {name} must have shape {shape}; got {tuple(streams[name].shape)}")
+                raise ValueError(f"{card.name}: the input {name} must have shape {shape}; got {tuple(streams[name].shape)}")
         self.check_device(value)
         return queries
 
@@ -419,8 +431,11 @@ class Attention(nn.Module, Generic[OptionsT]):
             self.chosen_for = device.type
         elif reason:
             offered = ", ".join(self.card.implementations)
-            raise UnsupportedError(f"{self.card.name}: {reason}; choose another implementation of {offered}")
+            raise UnsupportedError(f"{self.card.name}: {reason}. Choose another implementation of {offered}")
 
 
 def _no_steps(card: AttentionCard) -> str:
-    return f"{card.name} carries no state from token to token; give it the whole sequence at once, or choose a stepwise attention"
+    return (
+        f"{card.name} cannot be called step by step, because it has no recurrent state. Give it the whole sequence at once, or "
+        "choose a stepwise mechanism"
+    )

@@ -41,6 +41,6 @@ def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype
     got = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else type(state).__name__
     if got != wanted:
         raise ValueError(
-            f"{owner}: the state does not fit these inputs: after {state.position} tokens it must be {wanted}; got {got}; "
-            f"start again with initial_state({value.shape[0]}, dtype={value.dtype}, device={str(value.device)!r})"
+            f"{owner}: the state does not fit these inputs: after {state.position} tokens it must be {wanted}; got {got}. "
+            f"Start again with initial_state({value.shape[0]}, dtype={value.dtype}, device={str(value.device)!r})"
         )

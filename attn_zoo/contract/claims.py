@@ -45,8 +45,8 @@ class Geometry:
         check_flag("geometry.causal", self.causal)
         if self.causal and self.queries != self.keys:
             raise ValueError(
-                f"causal attention needs as many queries as keys, because it must know which keys are past; "
-                f"got {self.queries} and {self.keys}"
+                "queries and keys must be equally many with causal=True, because each query sees the keys up to its own "
+                f"position; got {self.queries} and {self.keys}"
             )
 
     @property

@@ -76,17 +76,22 @@ class DataSet(Generic[Content]):
         try:
             return layout.read(paths)
         except DamagedDataError as error:
-            raise DamagedDataError(f"{self.title}: {error}; fetch it again, or see 'attn-zoo data verify {self.name}'") from error
+            raise DamagedDataError(
+                f"{self.title}: {error}. Fetch it again, or check it with: attn-zoo data verify {self.name}"
+            ) from error
 
     def _what_is_missing(self, root: Path) -> str:
         begun = [layout for layout in self.layouts if len(layout.missing(root)) < len(layout.files)]
         if begun:
             lacking = " and ".join(begun[0].missing(root))
-            what = f"{lacking} is missing below {root}, the rest of {begun[0].title} is there"
+            what = f"{lacking} is missing below {root}, where the rest of {begun[0].title} is present"
         else:
             forms = "; or ".join(
                 f"{', '.join(' or '.join(names) for names in layout.files)} ({layout.title})" for layout in self.layouts
             )
             what = f"no data found below {root}; put there {forms}"
         how = f"'attn-zoo data prepare {self.name}' fetches it" if self.download else self.obtain or f"it comes from {self.source}"
-        return f"{self.title}: {what}. {how}. To use another folder, set data.root=FOLDER or the environment variable ATTN_ZOO_DATA"
+        return (
+            f"{self.title}: {what}. {how}. To use another folder, give data.root=FOLDER or set the environment variable "
+            "ATTN_ZOO_DATA"
+        )

@@ -25,8 +25,8 @@ class Growth:
         for term in self.text.split("+"):
             if not term.strip() or _FACTOR.sub("", term).strip():
                 raise ValueError(
-                    f"growth {self.text!r} is not a sum of products like 'n k d' or 'n log n d'; "
-                    f"write symbols separated by blanks, powers with ^"
+                    f"a growth must be a sum of products such as 'n k d + n^2'; got {self.text!r}. Write blanks between "
+                    "symbols, and powers with ^"
                 )
 
     def __str__(self) -> str:

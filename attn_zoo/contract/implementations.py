@@ -44,15 +44,19 @@ def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | 
     if implementation in ("auto", "definition", "eager", "sdpa"):
         return None
     if implementation == "tiled":
-        return None if device.type in ("cpu", "meta") else f"tiled runs on CPU tensors only, but these are on {device.type!r}"
+        return (
+            None
+            if device.type in ("cpu", "meta")
+            else f"the implementation tiled runs only on a CPU, but the tensors are on {device.type!r}"
+        )
     interpreted = implementation == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not (interpreted and device.type == "cpu"):
-        return f"{implementation} runs on CUDA tensors only, but these are on {device.type!r}"
+        return f"the implementation {implementation} runs only on a CUDA GPU, but the tensors are on {device.type!r}"
     for module in _MODULES.get(implementation, ()):
         if importlib.util.find_spec(module) is None:
             return f"the package {_PACKAGES.get(module, repr(module))} is not installed"
     if implementation == "fla" and dtype not in (None, FLA_DTYPE):
-        return f"fla multiplies in {FLA_DTYPE} only, but these are {dtype}; use autocast"
+        return f"the implementation fla needs tensors of {FLA_DTYPE}, but these are {dtype} (autocast converts them)"
     return None
 
 

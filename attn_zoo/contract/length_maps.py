@@ -46,7 +46,7 @@ class LengthMap(nn.Module):
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
         """Return the keys and the values of these heads, each compressed from n tokens to r. Every map overrides this method."""
-        raise NotImplementedError(f"{type(self).__name__} has no method project")
+        raise NotImplementedError(f"{type(self).__name__} must have a method project, and has none. Define it")
 
     def project_flops(self, head_dim: int) -> int:
         """Return the FLOPs of ``project`` for one example."""
@@ -58,7 +58,10 @@ class LengthMap(nn.Module):
 
         A map that is linear, and the same for all channels and heads, overrides this method and ``compression_flops``.
         """
-        raise UnsupportedError(f"{type(self).__name__} maps keys and values only, not tokens; project the tokens first")
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be applied to tokens before their projection to keys and values. Project the tokens "
+            "first"
+        )
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
         """Return two pairs, each for keys and for values: the compressed tokens, and the compressed mask, which is 1 at a real

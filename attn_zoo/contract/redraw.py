@@ -32,7 +32,7 @@ class RedrawnAttention(Attention[OptionsT]):
 
     def draw(self) -> Tensor:
         """Return a new draw of the random buffer, from torch's global generator. Each mechanism overrides this method."""
-        raise NotImplementedError(f"{type(self).__name__} has no method draw")
+        raise NotImplementedError(f"{type(self).__name__} must have a method draw, and has none. Define it")
 
     @torch.no_grad()
     def redraw(self) -> None:

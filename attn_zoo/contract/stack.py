@@ -61,13 +61,13 @@ class StackedAttention(Attention[OptionsT]):
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
-                f"{self.card.name}: {self.options} has one value per layer, but this layer does not know its number; "
-                "call attn_zoo.join_layers(model) after building the model"
+                f"{self.card.name}: {self.options} has one value per layer, but this layer does not know its own number. Call "
+                "attn_zoo.join_layers(model) after the model is built"
             )
         if (held := self.owner.geometry.keys) != self.geometry.keys:
             raise UnsupportedError(
-                f"{self.card.name}: the maps that the layers share are now for {held} keys, but this layer is for "
-                f"{self.geometry.keys}; call resize_length on every layer"
+                f"{self.card.name}: layers that share E and F must have the same length, but this layer has "
+                f"{self.geometry.keys} keys and another one {held}. Call resize_length on every layer"
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
@@ -84,18 +84,18 @@ class StackedAttention(Attention[OptionsT]):
         for at, other in enumerate(stack):
             if other.options != self.options or (self.shares_maps and other.geometry != self.geometry):
                 raise UnsupportedError(
-                    f"{name}: layers that share maps, or whose options have one value per layer, must be built alike; "
-                    f"layer {at} has {other.options}, {other.geometry}, but another layer has {self.options}, {self.geometry}; "
-                    "call join_layers once for each stack"
+                    f"{name}: layers that are joined must have the same options and geometry; got {other.options}, "
+                    f"{other.geometry} in layer {at}, and {self.options}, {self.geometry} in another layer. Call join_layers "
+                    "once for each stack"
                 )
         if named not in (1, len(stack)):
             raise ValueError(
-                f"{name}: {self.options} has values for {named} layers, but the model has {len(stack)}; give one value per layer, "
-                "or one for all"
+                f"{name}: {self.options} has values for {named} layers, but the model has {len(stack)} layers. Give one value "
+                "per layer, or one for all"
             )
         if self._owner and (self is stack[0] or self.owner is not stack[0]):
             raise UnsupportedError(
-                f"{name}: a layer shares its maps with another stack already; call join_layers once for each stack, or build the "
+                f"{name}: a layer was already joined with other layers. Call join_layers once for each stack, or build the "
                 "model anew"
             )
 

@@ -105,19 +105,18 @@ class TaskSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
-            raise ValueError(f"inputs of a task must be Tokens, Pairs, Frames or Patches; got {self.inputs!r}")
+            raise ValueError(f"inputs must be Tokens, Pairs, Frames or Patches; got {self.inputs!r}")
         check_whole("length of a task", self.length)
         check_whole("classes of a task", self.classes)
         check_text("labels of a task", self.labels, ("example", "position"))
         check_flag("causal of a task", self.causal)
         check_text("problem of a task", self.problem, PROBLEMS)
         if self.labels == "position" and not isinstance(self.inputs, Tokens | Frames):
-            raise ValueError(
-                f"inputs must be one sequence of tokens or frames if labels are by position; got {type(self.inputs).__name__}"
-            )
+            raise ValueError(f"inputs must be Tokens or Frames if labels are by position; got {type(self.inputs).__name__}")
         if self.causal and self.labels == "example":
             raise ValueError(
-                "a causal task must label positions, because a class is read at the first token, which sees no other token"
+                "a causal task must have a label for each position, because a single label is predicted at the first token, "
+                "which sees no other token"
             )
 
     @property
@@ -248,8 +247,8 @@ class TaskCard:
         """
         if not self.levels:
             raise ValueError(
-                f"the card of task {self.name} must have at least one level, because a level says how long to train; add a level "
-                "to the card"
+                f"the card of task {self.name} must have at least one level, because a level says how long to train. Add a "
+                "level to the card"
             )
         chosen = next(iter(self.levels)) if name is None else name
         if chosen not in self.levels:

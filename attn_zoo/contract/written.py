@@ -88,10 +88,9 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
     found = module.earlier_states.get(number)
     if found is None or found.doubtful:
         raise UnsupportedError(
-            f"{module.card.name}: a training call is repeated in the backward pass, but the state before that call is not known. "
-            "Gradient checkpointing must restore the random generator (preserve_rng_state=True), no other call must start from the "
-            "same state of the generator (as after torch.manual_seed or in torch.random.fork_rng), and at most "
-            f"{KEPT_CALLS} training calls of one layer may lie between a call and its backward pass"
+            f"{module.card.name}: gradient checkpointing repeats a training call, but the state before this call is unknown. "
+            "Use preserve_rng_state=True, set no seed between calls (torch.manual_seed, fork_rng), and make at most "
+            f"{KEPT_CALLS} training calls of a layer before its backward pass"
         )
     found.repeated = True
     _set(module, {name: buffer.clone() for name, buffer in found.buffers.items()})

@@ -60,6 +60,8 @@ def by_line(batches: tuple[int, int], peaks: tuple[int, int], budget: int) -> in
     """
     (small, large), (low, high) = batches, peaks
     if large <= small or high <= low:
-        raise ValueError(f"memory must grow with the batch; got {low} bytes at {small} and {high} at {large}")
+        raise ValueError(
+            f"memory must grow with the batch size; got {low} bytes for {small} sequences and {high} bytes for {large}"
+        )
     slope = (high - low) / (large - small)
     return max(0, int((budget - low + slope * small) // slope))

@@ -198,7 +198,7 @@ def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
     spec = build_task(entry.name, **chosen.options).spec
     if isinstance(spec.inputs, Patches):
         raise ValueError(
-            f"level=model needs a task whose inputs can have several lengths, but the images of {entry.name} have one length; "
-            "choose another task"
+            f"level=model needs a task whose inputs can have several lengths, but all images of {entry.name} have the same "
+            "length. Choose another task"
         )
     return spec, dict(chosen.model)

@@ -41,8 +41,8 @@ def fetch_rows(
         expected = (rows or {}).get(split)
         if expected is not None and len(items) != expected:
             raise ValueError(
-                f"{name}, split {split} must have {expected} rows, as published, but came with {len(items)}. {path} was not "
-                "written; fetch the data again, or put the published files into the data folder"
+                f"{name}: the split {split} must have {expected} examples, as published, but was sent with {len(items)}, so "
+                f"{path} was not written. Fetch the data again, or put the published files into the data folder"
             )
         write_jsonl(path, items)
 
@@ -73,7 +73,10 @@ def _fetch(name: str, config: str | None, split: str, columns: Sequence[str]) ->
     table = load_dataset(name, config, split=split)
     lacking = set(columns) - set(table.column_names)
     if lacking:
-        raise ValueError(f"{name}, split {split} lacks {', '.join(sorted(lacking))}; it has {', '.join(table.column_names)}")
+        raise ValueError(
+            f"{name}: the split {split} must have the columns {', '.join(sorted(lacking))}; it has only "
+            f"{', '.join(table.column_names)}"
+        )
     return table
 
 

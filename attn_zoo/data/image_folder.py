@@ -44,8 +44,8 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
     if not {"train", "test"} <= set(found):
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
         raise MissingDataError(
-            f"image folder {folder}: there must be folders train and test (or val), each with a folder of images for every class; "
-            f"found: {there or 'nothing'}. To use another folder, set task.path=FOLDER"
+            f"{folder} must hold the folders train and test (or val), each with one folder of images per class; it holds "
+            f"{there or 'nothing'}. To use another folder, give task.path=FOLDER"
         )
     return found
 
@@ -67,13 +67,14 @@ def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
     names = sorted(parts["train"])
     if len(names) != classes:
         raise DamagedDataError(
-            f"{folder / 'train'} must hold {classes} folders, one per class; got {len(names)}; set task.classes={len(names)}"
+            f"{folder / 'train'} must hold {classes} folders, one per class; got {len(names)}. Give task.classes={len(names)}"
         )
     for part, found in parts.items():
         differing = sorted(set(names) ^ set(found))
         if differing:
             raise DamagedDataError(
-                f"{folder}: train and {part} must have the same classes, but the class {differing[0]} is in only one of them"
+                f"{folder}: the folders train and {part} must have the same classes, but only one of the two has the class "
+                f"{differing[0]}"
             )
     return {part: _files(folder, names, found) for part, found in parts.items()}
 

@@ -200,8 +200,8 @@ def _images(
     count = count or len(levels)
     if levels.shape != (count, *expected.image) or not count:
         raise DamagedDataError(
-            f"{of_levels} holds {len(levels)} images of (channels, height, width) {levels.shape[1:]}; "
-            f"{count or 'at least one'} of {expected.image} belong there"
+            f"{of_levels} must hold {count or 'one or more'} images of shape (channels, height, width) = {expected.image}; it "
+            f"holds {len(levels)} of shape {levels.shape[1:]}"
         )
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise DamagedDataError(

@@ -22,7 +22,10 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise DamagedDataError(f"{path}, line {number} is not JSON ({error.msg}); it is cut short or damaged") from error
+                raise DamagedDataError(
+                    f"{path}, line {number} must be JSON, but cannot be read ({error.msg}). Fetch the file again, because it is "
+                    "damaged"
+                ) from error
             lacking = set(fields) - set(row) if isinstance(row, dict) else set(fields)
             if lacking:
                 raise DamagedDataError(

@@ -74,7 +74,8 @@ def read_labelled_tsv(
                 continue
             if len(cells) != columns:
                 raise DamagedDataError(
-                    f"{path}, line {number} must have {columns} cells, but has {len(cells)}; it is cut short or damaged"
+                    f"{path}, line {number} must have {columns} columns, but has {len(cells)}. Fetch the file again, because "
+                    "it is damaged"
                 )
             yield _row(f"{path}, line {number}", cells[label], [cells[at] for at in texts], classes)
 
@@ -104,7 +105,9 @@ def require_count(where: object, rows: Iterable[LabelledText], count: int) -> li
     """
     found = list(rows)
     if len(found) != count:
-        raise DamagedDataError(f"{where} must hold {count:,} rows, as published, but holds {len(found):,}; it is incomplete")
+        raise DamagedDataError(
+            f"{where} must hold {count:,} examples, as published, but holds {len(found):,}. Fetch the data again"
+        )
     return found
 
 
@@ -126,6 +129,8 @@ def check_texts(where: str, texts: Iterable[object]) -> None:
     """
     for text in texts:
         if not isinstance(text, str):
-            raise DamagedDataError(f"{where} must be a text; got {type(text).__name__}")
+            raise DamagedDataError(f"{where} must be a string; got {type(text).__name__}")
         if _SURROGATE.search(text):
-            raise DamagedDataError(f"{where} must be valid UTF-8 text, but holds half of a surrogate pair")
+            raise DamagedDataError(
+                f"{where} must be valid UTF-8 text, but holds a character that UTF-8 cannot encode (half of a surrogate pair)"
+            )

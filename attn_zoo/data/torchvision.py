@@ -63,8 +63,8 @@ def _fetch(urls: Sequence[str], md5: str, folder: Path) -> Path:
             errors.append(f"{url}: {error}")
         except RuntimeError as error:  # torchvision raises it for a wrong checksum
             raise DamagedDataError(
-                f"{url} sent a file that must have the md5 {md5}, but has another one; it was not kept"
+                f"the file from {url} must have the MD5 sum {md5}, but has another one, so it was deleted. Fetch it again"
             ) from error
         else:
             return path
-    raise MissingDataError(f"the data cannot be fetched ({'; '.join(errors)}); check the network, then try again")
+    raise MissingDataError(f"the data could not be fetched ({'; '.join(errors)}). Check the network, then try again")

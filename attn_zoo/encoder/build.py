@@ -58,23 +58,23 @@ def build_model(
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(
-                "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer computes its keys anew each time; "
-                "set only model.shared_weights"
+                "model.reuse_keys must be false for tasks on images, because every block of timm's VisionTransformer "
+                "computes its own keys. Set only model.shared_weights"
             )
         if key_value_heads not in (0, heads):
             raise UnsupportedError(
-                f"model.key_value_heads={key_value_heads} is for tasks on tokens: timm's VisionTransformer projects as many "
-                "heads of keys and values as of queries; set model.key_value_heads=0"
+                "model.key_value_heads must be 0 for tasks on images, because timm's VisionTransformer has equally many "
+                f"heads of queries, keys and values; got {key_value_heads}"
             )
         if latent_dim:
             raise UnsupportedError(
-                f"model.latent_dim={latent_dim} is for tasks on tokens: timm's VisionTransformer projects keys and values from the "
-                "tokens themselves; set model.latent_dim=0"
+                "model.latent_dim must be 0 for tasks on images, because timm's VisionTransformer projects keys and values "
+                f"from the tokens themselves; got {latent_dim}"
             )
         if positions != "learned":
             raise UnsupportedError(
-                f"model.positions={positions} is for tasks on tokens: timm's VisionTransformer learns its positions; "
-                "set model.positions=learned"
+                "model.positions must be learned for tasks on images, because timm's VisionTransformer learns its positions; "
+                f"got {positions}"
             )
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
@@ -122,8 +122,8 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
         kinds = {Frames: "frames", Patches: "patches"}
         other = kinds.get(type(task.inputs), "labelled by position, which trains the whole encoder without pre-training")
         raise UnsupportedError(
-            "budget.pretrain_steps must be 0 for this task: pretraining needs inputs of tokens with one label per example, and "
-            f"the inputs of this task are {other}; set budget.pretrain_steps=0"
+            "budget.pretrain_steps must be 0 for this task, because pretraining needs inputs of tokens with one label per "
+            f"example, and the inputs of this task are {other}. Set budget.pretrain_steps=0"
         )
     return PositionClassifier(classes=task.inputs.vocabulary, encoder=model.encoder)
 

@@ -83,7 +83,7 @@ class ImageClassifier(nn.Module):
             ValueError: ``valid`` is given.
         """
         if valid is not None:
-            raise ValueError("image tasks have no padding; pass valid=None")
+            raise ValueError("valid must be None for images, because images are never padded. Pass valid=None")
         return self.transformer(images)
 
 
@@ -123,13 +123,18 @@ def _create(backbone: str, **rest: Any) -> Any:
     from timm.models.vision_transformer import VisionTransformer
 
     if not timm.is_model(backbone):
-        raise UnsupportedError(f"timm has no model {backbone!r}; timm.list_models('vit_*') lists its VisionTransformers")
+        raise UnsupportedError(
+            f"model.backbone must be a model of timm; got {backbone!r}. List them with timm.list_models('vit_*')"
+        )
     try:
         made = timm.create_model(backbone, pretrained=False, **rest)
     except TypeError as error:
         raise UnsupportedError(
-            f"timm's {backbone} cannot be built with another attention ({error}); choose another backbone"
+            f"model.backbone={backbone} cannot be built with another attention ({error}). Choose another backbone"
         ) from error
     if not isinstance(made, VisionTransformer):
-        raise UnsupportedError(f"timm's {backbone} is a {type(made).__name__}, not a VisionTransformer; take a vit_ or deit_ model")
+        raise UnsupportedError(
+            f"model.backbone must be a VisionTransformer of timm; got {backbone}, a {type(made).__name__}. Choose a vit_ or deit_ "
+            "model"
+        )
     return made

@@ -155,7 +155,7 @@ class TokenEncoder(nn.Module):
         """
         if tokens.shape[1] > self.length:
             raise ValueError(
-                f"the model was built for at most {self.length} tokens; got {tokens.shape[1]}; build it for the longest input"
+                f"the model was built for at most {self.length} tokens; got {tokens.shape[1]}. Build it for the longest input"
             )
         x = self.embedding(tokens)
         if self.class_token is not None:

@@ -184,4 +184,6 @@ def refuse_batches(*gradients: Tensor | None) -> None:
 
 
 def _unsupported(what: str) -> UnsupportedError:
-    return UnsupportedError(f'{what} need implementation="eager": this attention ran in a kernel with first derivatives only')
+    return UnsupportedError(
+        f'{what} need implementation="eager", because the kernel of this implementation computes only first derivatives'
+    )

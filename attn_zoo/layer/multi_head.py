@@ -121,14 +121,14 @@ class MultiHeadAttention(Projections):
         crosses = context_length is not None or context_dim is not None
         if fused and crosses:
             raise ValueError(
-                "fused=True cannot be used with a context, because it makes queries, keys and values from the same tokens; use "
-                "fused=False"
+                "fused must be False with a context, because fused=True computes queries, keys and values from the same "
+                "tokens. Use fused=False"
             )
         check_whole("latent_dim", latent_dim, 0)
         if fused and latent_dim:
             raise ValueError(
-                f"fused=True makes queries, keys and values by one projection, so latent_dim must be 0; got {latent_dim}; use "
-                "fused=False or latent_dim=0"
+                "latent_dim must be 0 with fused=True, because one projection computes queries, keys and values; got "
+                f"{latent_dim}. Use fused=False or latent_dim=0"
             )
         keys = length if context_length is None else context_length
         check_shared_heads("MultiHeadAttention", key_value_heads, heads)
@@ -140,17 +140,17 @@ class MultiHeadAttention(Projections):
         mechanism = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if crosses and not mechanism.card.can.cross:
             raise UnsupportedError(
-                f"{attention} cannot read a context, because it makes queries and keys from the same tokens; build it without a "
-                "context"
+                f"{attention} cannot be built with a context, because it computes queries and keys from the same tokens. "
+                "Build it without a context"
             )
         if mechanism.card.can.shares_query_key and geometry.key_value_dim != dim:
             raise UnsupportedError(
-                f"{attention} must have as many heads of keys as of queries, because one projection makes both; got "
-                f"{key_value_heads} for {heads} heads; use key_value_heads=0, which means as many as heads"
+                f"key_value_heads must be 0 (as many as heads) for {attention}, because one projection computes queries and "
+                f"keys; got {key_value_heads} for {heads} heads"
             )
         if mechanism.card.can.shares_query_key and latent_dim:
             raise UnsupportedError(
-                f"{attention} makes queries and keys by one projection, so latent_dim must be 0; got {latent_dim}"
+                f"latent_dim must be 0 for {attention}, because one projection computes queries and keys; got {latent_dim}"
             )
         source = dim if context_dim is None else context_dim
         super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
@@ -205,7 +205,9 @@ class MultiHeadAttention(Projections):
         """
         if remembered is not None:
             if context is not None or key_valid is not None:
-                raise ValueError("remembered replaces context and key_valid; leave both out")
+                raise ValueError(
+                    "context and key_valid must not be given with remembered, because remembered holds both. Leave both out"
+                )
             return self._recall(tokens, remembered)
         source = self._source(tokens, context)
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
@@ -259,8 +261,8 @@ class MultiHeadAttention(Projections):
         card = self.mechanism.card
         if card.can.shares_query_key:
             raise UnsupportedError(
-                f"{card.name} makes queries and keys by one projection, so its keys cannot be kept while the queries change; "
-                "compute both anew, or choose another attention"
+                f"{card.name} computes queries and keys by one projection, so its keys cannot be stored for later queries. "
+                "Compute both anew, or choose another mechanism"
             )
 
     def initial_state(
@@ -385,8 +387,12 @@ class MultiHeadAttention(Projections):
         self._check_tokens(tokens)
         if self.crosses != (context is not None):
             built = "with" if self.crosses else "without"
-            advice = "see context_length" if self.crosses else "see context_length, or pass a mask of padding as key_valid="
-            raise ValueError(f"forward must be called {built} a context, because the layer was built {built} one; {advice}")
+            advice = (
+                "Pass the other sequence as context="
+                if self.crosses
+                else "Pass a mask of padding as key_valid=, or build the layer with context_length="
+            )
+            raise ValueError(f"forward must be called {built} a context, because the layer was built {built} one. {advice}")
         if context is None:
             return tokens
         check_floating(self.mechanism.card.name, "context", context)

@@ -29,7 +29,10 @@ def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
     """
     if not isinstance(mechanism, CompressingAttention) or (r := mechanism.compressed_length()) is None:
         if asked is Order.compress_first:
-            raise UnsupportedError(f"{mechanism.card.name} cannot compress tokens once for all heads; use order='project_first'")
+            raise UnsupportedError(
+                f"{mechanism.card.name} cannot compress tokens once for all heads, so order must not be 'compress_first'. Use "
+                "order='project_first'"
+            )
         return Order.project_first
     if asked is not Order.auto:
         return asked

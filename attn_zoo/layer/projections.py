@@ -92,7 +92,7 @@ class Projections(nn.Module):
         if not torch.is_autocast_enabled(tensor.device.type):
             raise ValueError(
                 f"{self.mechanism.card.name}: {name} must have the dtype of the layer's weights, {self.out.weight.dtype}; got "
-                f"{tensor.dtype}; convert them with {name}.to({self.out.weight.dtype}), or the layer with .to({tensor.dtype})"
+                f"{tensor.dtype}. Convert them with {name}.to({self.out.weight.dtype}), or the layer with .to({tensor.dtype})"
             )
 
     def _split(self, flat: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch _ length head_dim"]:

@@ -75,12 +75,12 @@ def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n d
         raise ValueError(f"{name}: step() must get at least one token; got none")
     if not isinstance(state, LayerState):
         raise ValueError(
-            f"{name}: a state must come from the layer's initial_state() or the step before; got {type(state).__name__}"
+            f"{name}: state must come from initial_state() of this layer or from the previous step(); got {type(state).__name__}"
         )
     shape, tail = (tokens.shape[0], min(reach, state.position), tokens.shape[2]), state.tail
     wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
     if got != wanted:
         raise ValueError(
-            f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got {got}; "
-            f"start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+            f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got "
+            f"{got}. Start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
         )

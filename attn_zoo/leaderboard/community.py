@@ -61,10 +61,12 @@ class Submission:
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{path} must be TOML; {error}. Write it again with attn-zoo submit") from error
+            raise ValueError(
+                f"{path} must be a TOML file, but cannot be read ({error}). Write it again with attn-zoo submit"
+            ) from error
         kinds = {"name": str, "paper": str, "date": date}
         if given.keys() != kinds.keys() or not all(type(given[key]) is kind for key, kind in kinds.items()):
-            raise ValueError(f"{path} must have the texts name and paper and a date, and nothing else; got {given!a:.200}")
+            raise ValueError(f"{path} must have exactly the keys name, paper (strings) and date; got {given!a:.200}")
         return cls(given["name"], given["paper"], given["date"])
 
 

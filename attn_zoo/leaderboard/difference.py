@@ -90,11 +90,13 @@ def difference(
         ValueError: ``a`` or ``b`` has no record, or a tolerance is negative.
     """
     if tolerance < 0 or cost_tolerance < 0:
-        raise ValueError(f"tolerances must be 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
+        raise ValueError(f"tolerances must be at least 0; got {tolerance} for scores and {cost_tolerance} for costs")
     runs = [without_trials(frame(records)) for records in (a, b)]
     for name, found in zip("AB", runs, strict=True):
         if not found.height:
-            raise ValueError(f"{name} holds no record; give a folder of records or the file of one record")
+            raise ValueError(
+                f"{name} must hold at least one record, but holds none. Give a folder of records or the file of one record"
+            )
     before, after = map(_rows, runs)
     told = _Names(pl.concat(runs, how="diagonal"))
     partners = _partners(before, after)

@@ -72,7 +72,7 @@ class _Drawing:
         from matplotlib.figure import Figure
 
         if not found.lines:
-            raise ValueError("there are no records to draw; make some with attn-zoo run")
+            raise ValueError("there are no records to draw. Make some with attn-zoo run")
         self.found = found
         self._boxes: dict[tuple[str, str], list[Any]] = defaultdict(list)
         self._spots: list[tuple[float, float]] = []

@@ -35,7 +35,9 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     if format == "csv":
         return csv_text(_COLUMNS, (line for compared in found for line in _flat(compared)))
     if format not in _TABLES:
-        raise ValueError(f"the comparison with the literature can be shown as {', '.join(_TABLES)}, csv or json; got {format!r}")
+        raise ValueError(
+            f"--format must be {', '.join(_TABLES)}, csv or json for the comparison with the literature; got {format!r}"
+        )
     if not found:
         there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
         return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."

@@ -90,7 +90,7 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
         OSError: the folder cannot be written.
     """
     if not tables:
-        raise ValueError("there is nothing to plot, because there are no records; make some with attn-zoo run")
+        raise ValueError("there are no records to plot. Make some with attn-zoo run")
     folder.mkdir(parents=True, exist_ok=True)
     files = draw_heat_map(
         heat_map(tables, [*recorded_columns(tables), *measured_columns(tables)]), folder / "heatmap.png", folder / "heatmap.svg"

@@ -60,22 +60,23 @@ class Requirements:
             raise ValueError(f"--accept must be a loss of at least 0 and less than 100 points; got {self.accept:g}")
         if self.memory is not None and not (self.decode or self.direction == "training"):
             raise ValueError(
-                "--memory limits the memory of training or the state of generation; add --direction training or --decode"
+                "--memory must go with --direction training or --decode, because it limits the memory of training or of "
+                "generation. Add one of the two"
             )
         if self.reads_past and self.cross:
             raise ValueError(
-                "--cross cannot be combined with --causal or --decode, because its keys come from another sequence; leave --cross "
-                "or the others out"
+                "--cross cannot be combined with --causal or --decode, because keys then come from another sequence. Leave "
+                "--cross or the others out"
             )
         if self.decode and self.direction == "training":
             raise ValueError(
-                "--decode cannot be combined with --direction training, because generation has no backward pass; leave one of "
-                "them out"
+                "--decode cannot be combined with --direction training, because generation has no backward pass. Leave one "
+                "of them out"
             )
         choosing = {"--trained": self.trained, "--for": self.use, "--task": self.task}
         if len(chosen := [name for name, given in choosing.items() if given]) > 1:
             raise ValueError(
-                f"{' and '.join(chosen)} cannot be given together, because each chooses the tasks that decide; give one of them"
+                f"{' and '.join(chosen)} cannot be given together, because each of them chooses the deciding tasks. Give only one"
             )
         self._check_use()
 
@@ -86,10 +87,13 @@ class Requirements:
             raise UnknownNameError("need", self.use, _NEEDS)
         need = _NEEDS[self.use]
         if need.small_state and not self.decode:
-            raise ValueError(f"--for {self.use} compares mechanisms by the size of their state; add --decode")
+            raise ValueError(
+                f"--for {self.use} must go with --decode, because it compares mechanisms by the size of their recurrent state. "
+                "Add --decode"
+            )
         if self.reads_past not in need.directions:
-            read, remedy = ("causal", "add") if need.directions == (True,) else ("bidirectional", "leave out")
-            raise ValueError(f"the tasks of --for {self.use} are {read}; {remedy} --causal")
+            read, remedy = ("causal", "Add") if need.directions == (True,) else ("bidirectional", "Leave out")
+            raise ValueError(f"the tasks of --for {self.use} are {read}. {remedy} --causal")
 
     @property
     def reads_past(self) -> bool:
@@ -113,9 +117,11 @@ class Requirements:
         if self.use is not None:
             return _NEEDS[self.use]
         if self.task is not None and self.task not in recorded:
-            read = "causally" if self.reads_past else "both ways"
+            read = "causal" if self.reads_past else "bidirectional"
             only = ", ".join(sorted(recorded)) or "none"
-            raise ValueError(f"no records of task {self.task!r} read {read}, only of {only}; name one of these, or run the task")
+            raise ValueError(
+                f"there are no {read} records of --task {self.task}, only of {only}. Name one of these, or run the task"
+            )
         names = [self.task] if self.task else sorted(recorded)
         why = (
             "named with --task" if self.task else f"every recorded {'causal' if self.reads_past else 'bidirectional'} task decides"

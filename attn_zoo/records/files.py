@@ -67,7 +67,7 @@ def text_of(record: RunRecord) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"the record cannot be written as JSON: {error}") from error
     if len(text) > MOST_BYTES:
-        raise RecordError(f"the record has {len(text):,} bytes; a record must have at most {MOST_BYTES:,}")
+        raise RecordError(f"a record must have at most {MOST_BYTES:,} bytes; this one has {len(text):,}")
     judged(text, None)
     return text
 
@@ -124,7 +124,10 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
     _check_sources([line["source"] for line in lines])
     text = "".join(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
     if len(text) > MOST_BYTES:
-        raise RecordError(f"the records of {path.name} have {len(text):,} bytes; a packed file must have at most {MOST_BYTES:,}")
+        raise RecordError(
+            f"the records of a packed file must have at most {MOST_BYTES:,} bytes; those of {path.name} have {len(text):,}. Pack "
+            "fewer records"
+        )
     write_whole(path, lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
 
 
@@ -145,14 +148,14 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
         with lzma.open(path) as file:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
-            raise RecordError(f"more than {MOST_BYTES:,} bytes")
+            raise RecordError(f"it has more than {MOST_BYTES:,} bytes")
         lines = [parse(line) for line in text.decode().splitlines()]
         _check_sources([line["source"] for line in lines])
         return tuple(whole_record(line["record"], line["source"]) for line in lines)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         kind = EditedError if isinstance(error, EditedError) else RecordError
         raise kind(
-            f"{path.name} must be a complete file of packed records, but cannot be read ({error}); get the file again"
+            f"{path.name} must be a complete file of packed records, but cannot be read ({error}). Get the file again"
         ) from error
 
 
@@ -163,7 +166,9 @@ def _check_sources(sources: Sequence[Any]) -> None:
         ValueError: a source is not text, is empty, leads out of the folder, or occurs twice.
     """
     if any(not isinstance(source, str) or not source for source in sources) or len(set(sources)) < len(sources):
-        raise ValueError("packed records must have different names of source files; got the same name twice")
+        raise ValueError(
+            "the source files of packed records must have different names; got the same name twice. Rename one of them"
+        )
     for path in map(PurePath, sources):
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"the source file of a packed record must be inside the folder of the packed file; got {str(path)!r}")

@@ -162,7 +162,7 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
         records = Store(records).load()[0]
     records = list(records) if isinstance(records, Iterable) else [records]
     if strangers := [record for record in records if not isinstance(record, RunRecord)]:
-        raise ValueError(f"records must be RunRecord objects, such as Store(FOLDER).load() returns; got {strangers[0]!r:.80}")
+        raise ValueError(f"records must be RunRecord objects, as returned by Store(FOLDER).load(); got {strangers[0]!r:.80}")
     further = sorted({name for record in records for name in (*record.counted, *record.measured)} - _COLUMNS.keys())
     columns = _COLUMNS | {name: _number(partial(_further, name=name)) for name in further}
     lines = [{name: take(record) for name, (_, take) in columns.items()} for record in records]

@@ -172,7 +172,7 @@ def _schema_of(data: Any) -> int:
     if not isinstance(data, Mapping):
         raise RecordError(f"a record must be a mapping; got a {type(data).__name__}")
     if not {"run_id", "spec"} & set(data):
-        raise ForeignError("this JSON file is not the record of a run; tables leave it out")
+        raise ForeignError("this JSON file is not the record of a run, so tables leave it out")
     schema = data.get("schema")
     if type(schema) is int and schema in _ABSENT:
         return schema
@@ -197,7 +197,7 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
     if younger:
         until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
         raise EditedError(
-            f"a record of schema {schema}{until} cannot have {', '.join(younger)}; the schema in the record was changed"
+            f"the schema of this record was changed, because a record of schema {schema}{until} cannot have {', '.join(younger)}"
         )
     if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
         raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
@@ -223,13 +223,13 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
     """Return contradictions between fields of a record as text."""
     expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
     if record.run_id != expected:
-        yield f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
+        yield f"the record was changed after it was written: its run_id is {record.run_id}, but its spec gives {expected}"
     for what, actual, expected in (
         ("task", record.task_card.get("name"), record.spec.task),
         ("attention", record.attention_card.get("name"), record.spec.attention),
     ):
         if actual != expected:
-            yield f"its card names {what} {actual!r}, its spec {expected!r}"
+            yield f"its card names the {what} {actual!r}, but its spec names {expected!r}"
     tested = _tested_on_curve(record)
     if tested is not None and tested != record.scores.get("valid"):
         yield f"its validation score is {record.scores.get('valid')}, but {tested} on its curve"

@@ -101,7 +101,7 @@ class ModelSpec(_Part):
         for name in ("dim", "depth", "heads"):
             check_whole(f"model.{name}", getattr(self, name))
         if self.dim % self.heads:
-            raise ValueError(f"model.dim must be divisible by model.heads; got dim={self.dim} and heads={self.heads}")
+            raise ValueError(f"model.dim must be a multiple of model.heads; got dim={self.dim} and heads={self.heads}")
         if self.mlp_ratio <= 0:
             raise ValueError(
                 f"model.mlp_ratio must be above 0, because it is the width of the MLP divided by dim; got {self.mlp_ratio}"
@@ -121,7 +121,8 @@ class ModelSpec(_Part):
             raise ValueError(f"model.positions must be learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:
             raise ValueError(
-                "model.reuse_keys=true must go with model.shared_weights=true, because all blocks use the keys of one block"
+                "model.reuse_keys=true must go with model.shared_weights=true, because all blocks use the keys of one block. "
+                "Set model.shared_weights=true"
             )
 
 
@@ -170,7 +171,7 @@ class Budget(_Part):
         check_text("budget.until", self.until, ("steps", "criterion"))
         check_number("budget.ceiling", self.ceiling, 0)
         if self.until == "steps" and self.ceiling:
-            raise ValueError(f"budget.ceiling can be given only with budget.until=criterion; got {self.ceiling:g}")
+            raise ValueError(f"budget.ceiling must be left out unless budget.until=criterion; got {self.ceiling:g}")
         if self.until == "criterion" and (self.schedule != "constant" or self.seconds):
             raise ValueError(
                 "budget.until=criterion must go with budget.schedule=constant and without budget.seconds, so that the learning "
@@ -178,8 +179,9 @@ class Budget(_Part):
             )
         if self.seconds and self.max_seconds:
             raise ValueError(
-                "budget.seconds ends a run as done, budget.max_seconds ends it as timed_out; give only one of them; "
-                f"got seconds={self.seconds:g} and max_seconds={self.max_seconds:g}"
+                f"budget.seconds and budget.max_seconds cannot be given together; got {self.seconds:g} and "
+                f"{self.max_seconds:g}. Give budget.seconds to end runs as done, or budget.max_seconds to end them as "
+                "timed_out"
             )
 
 

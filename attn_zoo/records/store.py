@@ -63,9 +63,9 @@ class Store:
         Raises:
             OSError: the folder cannot be written; the message states the reason and what to do.
         """
-        advice = "choose another folder with records=FOLDER"
+        advice = "Choose another folder with records=FOLDER"
         if self.root.exists() and not self.root.is_dir():
-            raise NotADirectoryError(f"the records folder {str(self.root)!r} is a file; {advice}")
+            raise NotADirectoryError(f"records= must name a folder, but {str(self.root)!r} is a file. {advice}")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.root, prefix=TRY) as file:
@@ -73,7 +73,7 @@ class Store:
                 file.flush()
         except OSError as error:
             raise OSError(
-                f"the records folder {str(self.root)!r} cannot be written ({error.strerror or error}); {advice}"
+                f"the records folder {str(self.root)!r} cannot be written ({error.strerror or error}). {advice}"
             ) from error
 
     def add(self, record: RunRecord) -> Path:
@@ -91,8 +91,8 @@ class Store:
             write_whole(path, text.encode())
         except OSError as error:
             raise OSError(
-                f"the record of {stem} could not be written to {str(self.root)!r} ({error.strerror or error}); "
-                f"make room or choose another folder, then give the same command again"
+                f"the record of {stem} could not be written to {str(self.root)!r} ({error.strerror or error}). Make room or "
+                "choose another folder, then run the same command again"
             ) from error
         return path
 
@@ -113,7 +113,9 @@ class Store:
             with _collector_paused():
                 return unpack(self.root), []
         if self.root.exists() and not self.root.is_dir():
-            raise NotADirectoryError(f"{str(self.root)!r} is a file; name the folder that runs were recorded in")
+            raise NotADirectoryError(
+                f"{str(self.root)!r} must be a folder of records, but is a file. Name the folder that holds the records"
+            )
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         with _collector_paused():
@@ -159,10 +161,12 @@ class Store:
         writes.
         """
         if not self.root.is_dir():
-            raise FileNotFoundError(f"there is no folder {str(self.root)!r}; name the folder that runs were recorded in")
+            raise FileNotFoundError(f"the folder {str(self.root)!r} does not exist. Name the folder that holds the records")
         with self.claim("packing") as ours:
             if not ours:
-                raise BlockingIOError(f"another process is packing or unpacking {str(self.root)!r}; try again when it has ended")
+                raise BlockingIOError(
+                    f"{str(self.root)!r} is being packed or unpacked by another process. Try again when that process has ended"
+                )
             yield
 
     def _pack(self) -> Path:
@@ -170,7 +174,9 @@ class Store:
         if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
             raise RecordError(reason)
         if not records:
-            raise FileNotFoundError(f"the folder {str(self.root)!r} holds no records; name the folder that runs were recorded in")
+            raise FileNotFoundError(
+                f"the folder {str(self.root)!r} must hold records, but holds none. Name the folder that holds the records"
+            )
         path = self.root / NAME
         packs = list(self._files(f"*{PACKED}"))
         old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
@@ -197,7 +203,10 @@ class Store:
         written = list[Path]()
         packs = list(self._files(f"*{PACKED}"))
         if not packs:
-            raise FileNotFoundError(f"there is no packed file in {str(self.root)!r}; name a folder that 'records pack' packed")
+            raise FileNotFoundError(
+                f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that attn-zoo records pack "
+                "has packed"
+            )
         for packed in packs:
             for record in self._held(packed):
                 path = self.root / str(record.source)

@@ -43,11 +43,11 @@ class Tuning:
     def __post_init__(self) -> None:
         if not self.study or not isinstance(self.space, Mapping):
             raise ValueError(
-                f"tuning must have the name of a study and its search space; got study {self.study!r}, space {self.space!r}"
+                f"tuning must have the name of a study and its search space; got study {self.study!r} and space {self.space!r}"
             )
         if (self.trial is None) == (self.trials is None):
             raise ValueError(
-                f"tuning must have either trial (an index) or trials (a number of trials), not both; got trial={self.trial} and "
+                f"tuning must have either trial (an index) or trials (a number), not both; got trial={self.trial} and "
                 f"trials={self.trials}"
             )
 
@@ -114,7 +114,7 @@ def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = 
     best = best_of(trials) and (chosen or best_of(trials))
     if best is None:
         raise ValueError(
-            f"study {study} must have a trial with a score, but none of its {len(trials)} recorded trials has one; change the "
+            f"study {study} must have a trial with a score, but none of its {len(trials)} recorded trials has one. Change the "
             "search space"
         )
     return Tuning(

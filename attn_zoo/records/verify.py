@@ -55,7 +55,7 @@ def verify(root: str | Path) -> Verdict:
     """
     root = Path(root)
     if not root.exists():
-        raise FileNotFoundError(f"there is no folder {str(root)!r}; name the one that runs were recorded in")
+        raise FileNotFoundError(f"the folder {str(root)!r} does not exist. Name the folder that holds the records")
     valid, damaged = Store(root).load()
     findings = [
         *(_unreadable(item, root) for item in damaged),

@@ -94,7 +94,7 @@ class RowName:
         taken = taken * len(names) if len(taken) == 1 else taken
         if len(taken) != len(names):
             raise ValueError(
-                f"{self.attention} has {len(names)} mechanisms, so there must be one implementation for all of them, or one for "
+                f"the hybrid {self.attention} must have one implementation for all of its {len(names)} mechanisms, or one for "
                 f"each, joined by +; got {self.implementation!r}"
             )
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
@@ -112,8 +112,8 @@ class RowName:
         turn, parts = self.turn, {part.attention: part for part in self.parts()}
         if self.is_hybrid and depth < len(turn):
             raise ValueError(
-                f"{self.attention} needs at least {len(turn)} layers, each with its own weights, but the network has {depth}; "
-                "choose a deeper network, or a hybrid of fewer layers"
+                f"the hybrid {self.attention} needs at least {len(turn)} layers with weights of their own, but the network "
+                f"has {depth}. Choose a deeper network, or a hybrid of fewer layers"
             )
         return [parts[turn[at % len(turn)]] for at in range(depth)]
 

@@ -37,16 +37,16 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     read = [row for text in given for part in split(text) for row in read_rows(part)]
     rows = list(map(typed, read))
     if not rows:
-        raise ValueError(f"at least one row must be named, as {FORM}")
+        raise ValueError(f"at least one configuration must be named, written {FORM}")
     if plain and (named := [row for row in rows if row.implementation != "auto"]):
-        raise ValueError(f"{named[0]}: {plain}; leave out :{named[0].implementation}")
+        raise ValueError(f"{named[0]}: {plain}. Leave out :{named[0].implementation}")
     if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):
         parts = " and ".join(map(str, mixed[0].parts()))
-        raise ValueError(f"{mixed[0]} is a hybrid, but this command takes single mechanisms; name {parts} separately")
+        raise ValueError(f"this command needs single mechanisms, but {mixed[0]} is a hybrid. Name {parts} separately")
     written = list(map(str, rows))
     for at, name in enumerate(written):
         if name in written[:at]:
-            raise ValueError(f"{name} is named twice; the rows of a list must be different")
+            raise ValueError(f"the configurations of a list must be different, but {name} is named twice. Leave one of them out")
     return rows
 
 
@@ -61,7 +61,7 @@ def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
     """
     row, *others = rows_of(text, hybrids=hybrids)
     if others:
-        raise ValueError(f"{key} must name one row; got {text!r}, which names {1 + len(others)}")
+        raise ValueError(f"{key} must name one configuration; got {1 + len(others)} in {text!r}")
     return row
 
 
@@ -76,7 +76,7 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
         return RowName(attention, options, implementation)
     rows = rows_of(attention, hybrids=True)
     if len(rows) > 1:
-        raise ValueError(f"a model must have one row; got {attention!r}, which names {len(rows)}")
+        raise ValueError(f"a model must have one configuration; got {len(rows)} in {attention!r}")
     taken = rows[0].implementation if implementation == "auto" else implementation
     return replace(rows[0], options={**rows[0].options, **options}, implementation=taken)
 
@@ -93,14 +93,14 @@ def read_rows(text: str) -> list[RowName]:
     name, colon, implementation = (part.strip() for part in head.partition(":"))
     named = NAME.fullmatch(name) and (not colon or NAME.fullmatch(implementation))
     if not named or (bracket and not inside.endswith("]")):
-        raise ValueError(f"a row must be {FORM}; got {text!r}")
+        raise ValueError(f"a configuration must be written {FORM}; got {text!r}")
     values: dict[str, list[str]] = {}
     for pair in split(inside[:-1]) if bracket else []:
         option, _, value = (part.strip() for part in pair.partition("="))
         if not NAME.fullmatch(option) or not value:
-            raise ValueError(f"options of a row must be OPTION=VALUE, separated by commas; got {pair!r} in {text!r}")
+            raise ValueError(f"options in brackets must be written OPTION=VALUE, separated by commas; got {pair!r} in {text!r}")
         if option in values:
-            raise ValueError(f"option {option} is given twice in {text!r}")
+            raise ValueError(f"each option must be given once, but {option} is given twice in {text!r}. Leave one of them out")
         values[option] = [_read(part, text) for part in split(value, "|")]
     return [RowName(name, dict(zip(values, chosen, strict=True)), implementation or "auto") for chosen in product(*values.values())]
 
@@ -122,7 +122,7 @@ def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
         given[name] = given[name] if rows == bare and name in given else rows
     if len(given) == 1:
         raise ValueError(
-            f"a hybrid must have at least two different mechanisms, but all layers of {text!r} are {turn[0]}; write {turn[0]}"
+            f"a hybrid must have at least two different mechanisms, but all layers of {text!r} are {turn[0]}. Write {turn[0]}"
         )
     return [hybrid_of(turn, parts) for parts in product(*given.values())]
 
@@ -148,7 +148,7 @@ def split(text: str, separator: str = ",") -> list[str]:
         else:
             parts[-1] += character
     if open_brackets or quote:
-        raise ValueError(f"brackets and quotes of a row must come in pairs; got {text!r}. A row is {FORM}")
+        raise ValueError(f"brackets and quotes must come in pairs; got {text!r}. Write a configuration as {FORM}")
     return [part.strip() for part in parts] if text.strip() else []
 
 
@@ -301,7 +301,7 @@ def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
 def _read(part: str, text: str) -> str:
     """Return a value without its quotes."""
     if not part:
-        raise ValueError(f"a value is missing between '|' in {text!r}")
+        raise ValueError(f"there must be a value on both sides of each '|'; got {text!r}")
     if part[0] == '"':
         try:
             return str(json.loads(part))

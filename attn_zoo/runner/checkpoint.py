@@ -72,8 +72,11 @@ class Checkpoint:
             try:
                 self.path.replace(renamed)
             except OSError as rename_error:
-                return f"its checkpoint cannot be used ({error}) nor renamed ({rename_error.strerror}); starts again from step 0"
-            return f"its checkpoint cannot be used ({error}) and was renamed to {renamed.name}; starts again from step 0"
+                return (
+                    f"its checkpoint cannot be used ({error}) or renamed ({rename_error.strerror}), so the run starts again from "
+                    "step 0"
+                )
+            return f"its checkpoint cannot be used ({error}) and was renamed to {renamed.name}, so the run starts again from step 0"
         _, facts = self._found
         where = f"step {facts['step']}{' of pretraining' if facts['pretraining'] else ''}"
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
@@ -99,7 +102,7 @@ class Checkpoint:
         try:
             unpack(training, tensors, facts)
         except ValueError as error:
-            raise CheckpointError(f"{error}; delete {str(self.path)!r} to start again from step 0") from error
+            raise CheckpointError(f"{error}. Delete {str(self.path)!r} to start again from step 0") from error
         where = {"step": facts["step"]} | ({"pretraining": True} if facts["pretraining"] else {})
         training.state.resumed = [*facts["resumed"], {**where, **facts["environment"]}]
         self._found = None
@@ -169,13 +172,15 @@ def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if header["format"] != _FORMAT:
             raise CheckpointError(
-                f"the checkpoint has format {header['format']}, but this version of attn-zoo reads format {_FORMAT}"
+                f"the checkpoint must have format {_FORMAT} for this version of attn-zoo, but has format {header['format']}"
             )
         if header["run_id"] != run_id:
-            raise CheckpointError(f"the checkpoint belongs to another run, {header['run_id']}")
+            raise CheckpointError(f"the checkpoint belongs to another run ({header['run_id']})")
         for package, here in _versions().items():
             if header[package] != here:
-                raise CheckpointError(f"the checkpoint was written with {package} {header[package]}, but this is {package} {here}")
+                raise CheckpointError(
+                    f"the checkpoint was written with {package} {header[package]}, but {package} {here} is installed"
+                )
         if header["digest"] != _digest(tensors, header["facts"]):
             raise CheckpointError("the checkpoint is damaged: its content does not match its digest")
         return tensors, {**header["facts"], "saved": header["saved"]}

@@ -79,9 +79,9 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}; got {spec.precision!r}")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
+        raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch finds; got {spec.device!r}")
     if spec.precision == "fp16" and device == "cpu":
-        raise ValueError("precision=fp16 must run on a GPU, because accelerate computes in fp32 on a CPU; choose bf16 or fp32")
+        raise ValueError("precision=fp16 needs a GPU, because accelerate computes in fp32 on a CPU. Choose bf16 or fp32")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
     for part in row_of(spec).parts():
         known = ("auto", *card(part.attention).implementations)

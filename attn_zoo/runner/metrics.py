@@ -86,8 +86,8 @@ def _f1(classes: int) -> Meter:
     """Return the harmonic mean of precision and recall of class 1. It is 0 if neither labels nor answers contain class 1."""
     if classes != 2:
         raise ValueError(
-            f"the metric f1 needs a task with two classes, because it compares class 1 with class 0; this task has {classes} "
-            "classes"
+            "the metric f1 needs a task with two classes, because it is the F1 score of class 1 against class 0; this task "
+            f"has {classes}. Use accuracy"
         )
 
     def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +191,9 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
     """
     measure, fit = measure_named(name), METRICS[spec.problem]
     if name not in fit:
-        raise ValueError(f"the metric {name} cannot score this task, whose problem is {spec.problem}; use {' or '.join(fit)}")
+        raise ValueError(
+            f"the metric {name} cannot be used for this task, because its problem is {spec.problem}. Use {' or '.join(fit)}"
+        )
     return measure
 
 

@@ -186,6 +186,5 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
         shapes = [tuple(held[name].shape) if name in held else None for held in (ours, given)]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"{name} must have the same shape in the network and in the checkpoint; got {shapes[0]} in the network and "
-                f"{shapes[1]} in the checkpoint"
+                f"{name} must have the same shape in the network and in the checkpoint; got {shapes[0]} and {shapes[1]}"
             )

@@ -26,8 +26,8 @@ class KeptWeights:
     def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:
         if beyond := [step for step in after if not 0 <= step <= spec.budget.steps]:
             raise ValueError(
-                f"weights.after must name steps from 0 to budget.steps={spec.budget.steps}, because weights are written after "
-                f"them; got {beyond[0]}"
+                f"weights.after must list steps from 0 to budget.steps={spec.budget.steps}, because weights are written after "
+                f"these steps; got {beyond[0]}"
             )
         self.after = frozenset(after)
         self._folder = Path(folder)

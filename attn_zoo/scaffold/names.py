@@ -32,23 +32,27 @@ def require_free_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         near = re.sub("[^a-z0-9]+", "_", _ascii(name.casefold())).strip("_")
-        advice = f"; write {near}" if _NAME.fullmatch(near) else ""
+        advice = f". Write {near}" if _NAME.fullmatch(near) else ""
         raise ValueError(
-            "the name must consist of small ASCII letters, digits and single underscores between them, with a letter first, "
-            f"because it names a Python package and a value on the command line; got {name!r}{advice}"
+            "the name must begin with a small letter, followed by small letters, digits and single underscores (ASCII), "
+            f"because it names a Python package; got {name!r}{advice}"
         )
     if keyword.iskeyword(name):
-        raise ValueError(f"{name!r} is a keyword of Python, so it cannot be the name of a package; choose another name")
+        raise ValueError(f"the name must not be a keyword of Python; got {name!r}. Choose another name")
     if name in _VALUES:
-        raise ValueError(f"{name!r} means a value on the command line, so it cannot be a name; choose another name")
+        raise ValueError(f"the name must not be a word that the command line reads as a value; got {name!r}. Choose another name")
     for kind, names, card in (
         ("attention", registry.attentions(), registry.card),
         ("task", registry.task_names(), registry.task_card),
     ):
         if name in names:
-            raise ValueError(f"{kind} {name!r} is registered already, by {card(name).origin}; choose another name")
+            raise ValueError(
+                f"the name {name!r} is already in use: it is the {kind} that {card(name).origin} registers. Choose another name"
+            )
     if spec := find_spec(name):
-        raise ValueError(f"a module {name!r} is installed already ({spec.origin or 'a folder'}); choose another name")
+        raise ValueError(
+            f"the name {name!r} is already in use by an installed module ({spec.origin or 'a folder'}). Choose another name"
+        )
 
 
 def require_class_name(name: str) -> None:
@@ -59,10 +63,14 @@ def require_class_name(name: str) -> None:
     """
     if not _CLASS.fullmatch(name):
         near = "".join(part[:1].upper() + part[1:] for part in re.split("[^A-Za-z0-9]+", _ascii(name)))
-        advice = f"; write {near}" if _CLASS.fullmatch(near) and near not in _IN_TEMPLATES else ""
-        raise ValueError(f"the name of a class must consist of ASCII letters and digits, a capital first; got {name!r}{advice}")
+        advice = f". Write {near}" if _CLASS.fullmatch(near) and near not in _IN_TEMPLATES else ""
+        raise ValueError(
+            f"the name of a class must begin with a capital letter, followed by letters and digits (ASCII); got {name!r}{advice}"
+        )
     if name in _IN_TEMPLATES:
-        raise ValueError(f"{name!r} is already the name of something else in the module of the class; choose another name")
+        raise ValueError(
+            f"the name of the class must not be {name!r}, because its module uses this name for something else. Choose another name"
+        )
 
 
 def _ascii(text: str) -> str:

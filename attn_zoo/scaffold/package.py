@@ -44,7 +44,7 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
     require_class_name(class_name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(
-            f"{folder} must be an empty folder or not exist, because nothing is overwritten; remove it or name another folder"
+            f"{folder} must be a new or empty folder, because nothing is overwritten. Remove it, or name another folder"
         )
     texts = _rendered(kind, name, class_name)
     for path, text in texts.items():

@@ -51,25 +51,25 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
     loaded: Any = subject.model
     if any(site.causal or site.crosses for site in sites(loaded)):
         raise ValueError(
-            f"{subject.name} must be an encoder, but its attention is causal or reads another sequence; give minilm, a BERT or a "
+            f"{subject.name} must be an encoder, but it has causal attention or cross-attention. Give minilm, a BERT or a "
             "similar model"
         )
     if any("position_embeddings" in inspect.signature(site.module.forward).parameters for site in sites(loaded)):
         raise ValueError(
-            f"{subject.name} rotates queries and keys by their positions outside of its attention modules, but only these modules "
-            "are distilled; give minilm or a BERT"
+            f"{subject.name} must not have rotary positions outside of its attention modules, because only these modules are "
+            "distilled. Give minilm or a BERT"
         )
     if len(sites(loaded)) < getattr(loaded.config, "num_hidden_layers", 0):
         raise ValueError(
-            f"{subject.name} must have an attention module for each layer, because layers are distilled one at a time, but "
-            "several of its layers share one; use minilm or a BERT"
+            f"each layer of {subject.name} must have an attention module of its own, because layers are distilled one at a "
+            "time. Give minilm or a BERT"
         )
     tokenizer = AutoTokenizer.from_pretrained(
         loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False
     )
     if not tokenizer.is_fast:
         raise UnsupportedError(
-            f"the tokenizer of {subject.name} must be able to cut text into passages, and is not; give a model with a "
+            f"the tokenizer of {subject.name} must be able to cut text into passages, and is not. Give a model with a "
             "tokenizer.json"
         )
     loaded.set_attn_implementation("sdpa")

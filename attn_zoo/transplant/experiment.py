@@ -63,12 +63,13 @@ def check(
         stack = zoo_layers(swap(teacher, candidate, setting.length, seed=0))
         if (setting.short > 0 or padded) and not all(mechanism.card.can.key_padding for mechanism in stack):
             raise UnsupportedError(
-                f"{candidate.label} does not support padding; set short=0 and omit pairs and classify, or omit this mechanism"
+                f"{candidate.label} does not support padding, which short=, pairs= and classify= need. Set short=0 and leave "
+                "out pairs= and classify=, or leave out this mechanism"
             )
         takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
         raise UnsupportedError(
-            "init applies only to mechanisms with the matrices E and F, and none of the given mechanisms has them; leave init out"
+            "init= can be given only for mechanisms with the matrices E and F, and none of the given ones has them. Leave init= out"
         )
     return takes
 

@@ -80,8 +80,8 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
                 break
         if len(windows) < following:
             raise ValueError(
-                f"{what} is too short: part {at + 1} of {places} gives only {len(windows)} passages of {length} tokens, but "
-                f"{following} are needed; give more text, or ask for fewer or shorter passages"
+                f"{what} is too short: each of its {places} parts must give {following} passages of {length} tokens, but part "
+                f"{at + 1} gives {len(windows)}. Give more text, or ask for fewer or shorter passages"
             )
         rows += windows
     ids = torch.tensor(rows)

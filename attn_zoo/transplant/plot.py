@@ -28,7 +28,7 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
     check_plot(path)
     rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
     if not rows:
-        raise ValueError("there is nothing to plot, because no student has a score; leave plot= out")
+        raise ValueError("there is nothing to plot, because no mechanism has a score. Leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 

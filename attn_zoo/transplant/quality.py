@@ -79,7 +79,7 @@ class Exam:
         pairs = None if self.pairs is None else embed(student, self.pairs, trim=trim)
         embeddings = embed(student, self.passages, trim=trim)
         if not all(bool(each.isfinite().all()) for each in (embeddings, pairs) if each is not None):
-            raise DivergedError("the embeddings became NaN or infinite; lower the learning rates")
+            raise DivergedError("the embeddings became NaN or infinite. Use lower learning rates")
         return self._grade(embeddings, pairs)
 
     def _grade(self, embeddings: Tensor, pair_embeddings: Tensor | None) -> Quality:
@@ -129,18 +129,18 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
         ValueError: the file is damaged, holds too few pairs, has labels for some pairs only, or has the same label for all.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path} with pairs of sentences; name a file that exists")
+        raise FileNotFoundError(f"the file of pairs {path} does not exist. Name an existing file")
     try:
         rows = list(read_jsonl(path, ["sentence1", "sentence2"]))
     except DamagedDataError as error:
         raise ValueError(f"pairs: {error}") from error
     if len(rows) < count:
-        raise ValueError(f"{path} holds only {len(rows)} pairs, but pair_count={count} asks for more; choose a smaller pair_count")
+        raise ValueError(f"pair_count= must be at most {len(rows)}, the number of pairs in {path}; got {count}")
     chosen = [rows[at * len(rows) // count] for at in range(count)]
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
         raise ValueError(
-            f"{path}: all pairs must have a label, and both labels 0 and 1 must occur, or no pair may have a label; got "
+            f"{path}: either no pair has a label, or every pair must have the label 0 or 1, and both must occur; got "
             f"{', '.join(sorted(labels))}"
         )
     labelled = labels != {"null"}

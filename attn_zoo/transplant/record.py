@@ -56,13 +56,19 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not the record of a transplant: it holds no JSON ({error})") from error
+        raise ValueError(
+            f"{path} must be the record of a transplant, but is not JSON ({error}). Give a file that attn-zoo transplant wrote "
+            "with output="
+        ) from error
     if not isinstance(found, dict) or found.get("experiment") != "transplant" or not found.keys() >= _KEYS:
-        raise ValueError(f"{path} is not the record of a transplant; give a file that output= of attn-zoo transplant wrote")
+        raise ValueError(
+            f"{path} must be the record of a transplant, but is another file. Give a file that attn-zoo transplant wrote with "
+            "output="
+        )
     if found["schema"] != SCHEMA:
         raise ValueError(
-            f"{path} has schema {found['schema']!r}, but this attn-zoo reads schema {SCHEMA}; read the file with the version of "
-            "attn-zoo that wrote it"
+            f"{path} must have schema {SCHEMA} for this version of attn-zoo; got schema {found['schema']!r}. Read the file "
+            "with the version that wrote it"
         )
     return found
 
@@ -86,8 +92,8 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:
         raise ValueError(
-            f"{path} holds a transplant with other settings ({', '.join(parts)}), and one file cannot hold both; name another "
-            "file with output="
+            f"{path} already holds a transplant with other settings ({', '.join(parts)}), and one file holds one setting. "
+            "Name another file with output="
         )
     points = [point for point in found["points"] if point["failed"] is None]
     return {
@@ -107,9 +113,11 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = records[0]
     for part in _COMMON:
         if any(record[part] != first[part] for record in records):
-            raise ValueError(f"records of transplants must have the same settings to share a table; these differ in {part}")
+            raise ValueError(
+                f"records of one table must have the same settings, but these differ in {part}. Show them in two tables"
+            )
     points = [point for record in records for point in record["points"]]
     keys = [(point["label"], point["init"], point["seed"]) for point in points]
     if len(set(keys)) < len(keys):
-        raise ValueError("each student must be in one record only, but two of the records hold the same one; give each file once")
+        raise ValueError("each mechanism must be in one record only, but two records hold the same one. Give each file once")
     return {**first, "complete": all(record["complete"] for record in records), "points": points}

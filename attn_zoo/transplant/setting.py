@@ -67,9 +67,9 @@ class Setting:
         if self.tests % 2:
             raise ValueError(f"tests must be even, because the passages come in pairs; got {self.tests}")
         if not 0.0 <= self.short <= 1.0:
-            raise ValueError(f"short must be from 0 to 1, because it is a share of the passages; got {self.short}")
+            raise ValueError(f"short must be from 0 to 1, because it is the share of passages that are cut short; got {self.short}")
         if self.distil_steps < 0 or self.tune_steps < 0:
-            raise ValueError(f"distil_steps and tune_steps must not be negative; got {self.distil_steps} and {self.tune_steps}")
+            raise ValueError(f"distil_steps and tune_steps must be at least 0; got {self.distil_steps} and {self.tune_steps}")
         for name in ("distil_rate", "tune_rate", "mechanism_factor", "classify_rate"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")

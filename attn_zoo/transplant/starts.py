@@ -59,7 +59,9 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
     kept = []
     for at, (mechanism, moment) in enumerate(zip(stack, moments, strict=True)):
         if not takes_start(mechanism):
-            raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to initialise; leave init out")
+            raise UnsupportedError(
+                f"init= needs a mechanism with the matrices E and F, and {mechanism.card.name} has none. Leave init= out"
+            )
         whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
         shares = []
         for map_ in mechanism.maps:

@@ -195,7 +195,7 @@ def _minimise(
             _set_rates(optimiser, at / steps)
             error = loss(rows)
             if not bool(error.isfinite()):
-                raise DivergedError(f"{what}, step {at + 1}: the loss is {error.item()}; lower the learning rates")
+                raise DivergedError(f"{what}: the loss became {error.item()} at step {at + 1}. Use lower learning rates")
             optimiser.zero_grad()
             (error + auxiliary_loss(student)).backward()
             optimiser.step()

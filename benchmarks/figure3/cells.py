@@ -173,9 +173,9 @@ def read_figure(records: Iterable[RunRecord]) -> Figure:
             settings.add(record.run_id)
     if len(settings) > 1:
         raise ValueError(
-            "all runs of the figure must have the same data, network and budget, and each cell must have one learning rate. "
-            f"These runs have {len(settings)} different settings; keep each experiment in a folder of its own and pass that folder "
-            "with --records"
+            "all runs of the figure must have the same data, network and budget, with one learning rate per cell; got "
+            f"{len(settings)} different settings. Keep each experiment in a folder of its own, and name this folder with "
+            "--records"
         )
     return Figure({cell: Runs(dict(sorted(runs.items()))) for cell, runs in sorted(cells.items())})
 

@@ -30,7 +30,7 @@ def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
 
     if not figure.cells:
         raise ValueError(
-            "there is nothing to draw: no masked language model is recorded; make records with attn-zoo run -m "
+            "there is nothing to draw, because no masked language model is recorded. Make records with attn-zoo run -m "
             "experiment=linformer_figure3_cpu"
         )
     drawn = [

@@ -125,7 +125,8 @@ class Draughtsman:
             failures = 0 if pair else failures + 1
             if failures == _IN_VAIN:
                 raise ValueError(
-                    f"{self.plan} leaves too little room for the paths; ask for fewer or shorter paths, more turn, or a larger side"
+                    f"{self.plan} leaves too little room for the paths. Ask for fewer or shorter paths, a larger turn, or a "
+                    "larger side"
                 )
         return drawings[:count]
 

@@ -68,8 +68,8 @@ def _in_proportion(places: Sequence[int], rows: Sequence[Row], count: int) -> li
         share = count * seen // len(places) - count * before // len(places)
         if share >= len(own):
             raise ValueError(
-                f"a validation split of {count} leaves no training example of class {label}, which has {len(own)} examples; "
-                f"ask for fewer"
+                f"a validation split of {count} examples leaves no training example of class {label}, which has only "
+                f"{len(own)}. Ask for fewer validation examples"
             )
         chosen += own[:share]
     return chosen

@@ -53,7 +53,7 @@ def draw_splits(
             in_vain = 0 if len(block[0]) else in_vain + 1
             if in_vain == _BLOCKS_IN_VAIN:
                 raise ValueError(
-                    f"{name}: only {len(seen)} different examples were found; ask for fewer examples, or for longer ones"
+                    f"{name}: only {len(seen)} different examples were found. Ask for fewer examples, or for longer ones"
                 )
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))

@@ -175,8 +175,8 @@ def tokenizer_file(path: str) -> Path:
     file = place / "tokenizer.json" if place.is_dir() else place
     if not file.is_file():
         raise MissingDataError(
-            f"tokens=file reads a tokenizer.json, but the file {file} does not exist; set tokenizer=PATH to such a file or its "
-            "folder"
+            f"tokens=file needs a tokenizer.json, but the file {file} does not exist. Set tokenizer=PATH to such a file or "
+            "its folder"
         )
     return file
 
@@ -207,7 +207,9 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise ImportError(f"all tokens but bytes need the library tokenizers; install it: {INSTALL}") from error
+        raise ImportError(
+            f"all tokens other than bytes need the library tokenizers, which is not installed. Install it with: {INSTALL}"
+        ) from error
     return tokenizers
 
 

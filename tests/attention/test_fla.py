@@ -162,7 +162,7 @@ def test_other_types_are_refused_unless_autocast_changes_them(monkeypatch):
     module = build_attention("linear", Geometry(2, D, N, N, True), implementation="fla")
     for dtype in (torch.float16, torch.float32, torch.float64):
         with pytest.raises(
-            UnsupportedError, match=f"linear: fla multiplies in torch.bfloat16 only, but these are {dtype}; use autocast"
+            UnsupportedError, match=f"linear: the implementation fla needs tensors of torch.bfloat16, but these are {dtype}"
         ):
             draw(module, dtype, CPU)(module)
     with torch.autocast("cpu", torch.bfloat16):
@@ -173,7 +173,7 @@ def test_other_types_are_refused_unless_autocast_changes_them(monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_is_refused_on_a_cpu(name):
     module = build_attention(name, Geometry(2, D, N, N, True), implementation="fla")
-    with pytest.raises(UnsupportedError, match=f"{name}: fla runs on CUDA tensors only"):
+    with pytest.raises(UnsupportedError, match=f"{name}: the implementation fla runs only on a CUDA GPU"):
         draw(module, torch.bfloat16, CPU)(module)
 
 

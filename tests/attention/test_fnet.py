@@ -55,7 +55,7 @@ def test_a_layer_projects_values_only():
 
 def test_padding_causality_and_context_are_refused():
     built = build_attention("fnet", Geometry(2, 8, 33, 33))
-    with pytest.raises(UnsupportedError, match="fnet cannot leave keys out"):
+    with pytest.raises(UnsupportedError, match="fnet does not support padding"):
         built(None, None, torch.randn(1, 2, 33, 8), key_valid=torch.ones(1, 33, dtype=torch.bool))
     with pytest.raises(UnsupportedError, match="fnet has no causal form"):
         build_attention("fnet", Geometry(2, 8, 33, 33, causal=True))

@@ -147,7 +147,7 @@ def test_the_work_grows_with_the_length_and_no_further():
 
 def test_states_of_other_inputs_are_refused():
     built, inputs = build(), [x.detach() for x in draw()]
-    with pytest.raises(ValueError, match=r"float64.*start again with initial_state\(2"):
+    with pytest.raises(ValueError, match=r"float64.*Start again with initial_state\(2"):
         step(built, inputs, built.initial_state(BATCH))
     with pytest.raises(ValueError, match="after 3 tokens it must be"):
         step(built, inputs, SegmentState(inputs[0], inputs[0], 3))

@@ -65,7 +65,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "plot=no/x.svg"], "plot must be a file in a folder that exists"),
         ([*CROSSOVER, "read=none.json"], "none.json"),
         ([*CROSSOVER, "read=list.json"], "list.json is a file of another kind"),
-        ([*CROSSOVER, "read=words.json"], "words.json holds no JSON"),
+        ([*CROSSOVER, "read=words.json"], "words.json is not JSON"),
         ([*CROSSOVER, "lengths=[300]"], "lengths must be at least two different integers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
         ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),

@@ -89,7 +89,7 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
 
 
 def test_an_implementation_that_the_device_cannot_run_is_refused():
-    with pytest.raises(ValueError, match="softmax:xformers cannot run here: xformers runs on CUDA tensors only"):
+    with pytest.raises(ValueError, match="softmax:xformers cannot run here: the implementation xformers runs only on a CUDA GPU"):
         grid_of(attentions=["softmax:xformers"])
 
 

@@ -205,7 +205,7 @@ def test_trials_failures_and_other_tasks_are_no_cells():
     "odd", [run("softmax", 128, 100, budget={"steps": 7}), run("softmax", 256, 100, budget={"learning_rate": 0.01})]
 )
 def test_other_budgets_and_a_second_rate_of_a_cell_are_refused(odd):
-    with pytest.raises(ValueError, match="have 2 different settings; keep each experiment in a folder of its own"):
+    with pytest.raises(ValueError, match=r"got 2 different settings. Keep each experiment in a folder of its own"):
         read_figure([*published(), odd])
 
 

@@ -22,7 +22,7 @@ from attn_zoo.records import Store, describe_environment
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([str(tmp_path / "out")]) == 2
-    assert "use --device cpu to rehearse everything" in capsys.readouterr().err
+    assert "Use --device cpu to try everything" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -144,7 +144,7 @@ def test_what_the_command_prints_on_cuda_ends_with_the_targets(scripted, tmp_pat
 @pytest.mark.parametrize(
     ("device", "interpreted", "message"),
     [
-        ("cuda", "0", "to check results without one, set TRITON_INTERPRET=1 and use --device interpreter"),
+        ("cuda", "0", "Set TRITON_INTERPRET=1 and use --device interpreter to check results without one"),
         ("interpreter", "0", "--device interpreter needs TRITON_INTERPRET=1"),
         ("cpu", "0", "invalid choice: 'cpu'"),
     ],

@@ -68,7 +68,7 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
         ({"dim": 10}, "dim= must be a multiple of heads="),
         ({"lengths": [64, 64]}, "lengths must be different integers"),
-        ({"lengths": [64], "projected_lengths": [64]}, "must be below one of the lengths"),
+        ({"lengths": [64], "projected_lengths": [64]}, "at least one of projected_lengths= must be less than one of lengths="),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
         ({"implementation": "xformers"}, "no implementation of linformer is called 'xformers'"),

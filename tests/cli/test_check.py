@@ -116,12 +116,12 @@ def test_a_file_that_is_loaded_already_is_not_loaded_again():
         ("there/", "there must be a Python file, a package, or a folder that attn-zoo new wrote"),
         ("attn_zoo.attention.dense.softmax:Softmix", "has no attribute 'Softmix'"),
         ("check_mine.py:Third", "has no attribute 'Third'"),
-        ("check_empty.py", "registers none; decorate a class"),
+        ("check_empty.py", "registers none. Decorate a class"),
         ("check_broken.py", "check_broken.py cannot be imported: RuntimeError: it was late (check_broken.py:2)"),
         ("check_wrong.py", "(check_wrong.py:1)"),
         ("check_twice.py", "attention 'uniform' is registered twice"),
         ("check_twice.py", "(check_twice.py:"),
-        ("json.py", "would be imported as module 'json', which is already another file"),
+        ("json.py", "cannot be imported as module 'json', because another file has this name"),
     ],
 )
 def test_what_is_not_there_is_said_in_words_before_any_check_runs(target, message, home, capsys):

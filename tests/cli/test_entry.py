@@ -240,7 +240,7 @@ def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):
     said = fails(["run", "plugin=entry_plugin.py", "attention=entry_mine"], capsys)
     assert "RuntimeError: it was late (entry_plugin.py:2)" in said
     plugin.write_text("x = 1\n", encoding="utf-8")
-    assert "registers none; decorate a class" in fails(["list", "--plugin", "entry_plugin.py"], capsys)
+    assert "registers none. Decorate a class" in fails(["list", "--plugin", "entry_plugin.py"], capsys)
 
 
 def test_a_folder_as_attn_zoo_new_writes_it_is_a_plugin(plugin, capsys):

@@ -98,20 +98,23 @@ def test_templates_are_all_used_and_shipped():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Attention", "on the command line; got 'My-Attention'; write my_attention"),
-        ("2fast", "with a letter first"),
+        ("My-Attention", "because it names a Python package; got 'My-Attention'. Write my_attention"),
+        ("2fast", "must begin with a small letter"),
         ("_hidden", "write hidden"),
         ("a__b", "write a_b"),
         ("naïve", "small ASCII letters"),
-        ("naïve", "got 'naïve'; write naive"),
+        ("naïve", "got 'naïve'. Write naive"),
         ("größe", "write grosse"),
         ("", "got ''"),
-        ("lambda", "is a keyword of Python"),
-        ("null", "means a value on the command line"),
-        ("linformer", "attention 'linformer' is registered already, by attn_zoo.attention.low_rank.linformer:Linformer"),
-        ("digits", "task 'digits' is registered already, by attn_zoo.tasks.digits:Digits"),
-        ("numpy", "a module 'numpy' is installed already"),
-        ("random", "a module 'random' is installed already"),
+        ("lambda", "must not be a keyword of Python"),
+        ("null", "must not be a word that the command line reads as a value"),
+        (
+            "linformer",
+            "the name 'linformer' is already in use: it is the attention that attn_zoo.attention.low_rank.linformer:Linformer",
+        ),
+        ("digits", "the name 'digits' is already in use: it is the task that attn_zoo.tasks.digits:Digits"),
+        ("numpy", "the name 'numpy' is already in use by an installed module"),
+        ("random", "the name 'random' is already in use by an installed module"),
     ],
 )
 @pytest.mark.parametrize("task", [False, True])
@@ -135,11 +138,11 @@ def test_the_class_may_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("palin dromes", "a capital first; got 'palin dromes'; write PalinDromes"),
+        ("palin dromes", "followed by letters and digits (ASCII); got 'palin dromes'. Write PalinDromes"),
         ("my_task", "write MyTask"),
         ("2Fast", "got '2Fast'"),
         ("", "got ''"),
-        ("Options", "'Options' is already the name of something else"),
+        ("Options", "must not be 'Options', because its module uses this name for something else"),
         ("Task", "choose another"),
     ],
 )
@@ -165,7 +168,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for words in ([], ["--output", "file"]):
         assert main(["new", "my_attention", *words]) == 2
-        assert "must be an empty folder or not exist" in capsys.readouterr().err
+        assert "must be a new or empty folder" in capsys.readouterr().err
     assert files(tmp_path) == {"my_attention/notes.txt", "file"}
 
 

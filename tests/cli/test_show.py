@@ -145,7 +145,7 @@ def test_without_records_the_error_names_the_folder_and_the_records_of_the_packa
     assert "the folder 'runs' of records does not exist; add --reference" in capsys.readouterr().err
     Path("runs").mkdir()
     assert main(["show", "long_short", "--all"]) == 2
-    assert "the folder 'runs' of records holds no records; add --reference" in capsys.readouterr().err
+    assert "the folder of records 'runs' holds no records. Name your own folder" in capsys.readouterr().err
     assert main(["show", "long_short", "--reference"]) == 0
 
 
@@ -161,7 +161,7 @@ def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
         assert [one.row.label for one in find(wanted, records)] == [shown.row.label]
     assert len(find("linformer[k=8|16]", records)) == 2
     for wanted in ("linformer[k=9]", "linformer[j=8]", "linformer:triton", "linformer[k=16]@text"):
-        with pytest.raises(ValueError, match="no row is called"):
+        with pytest.raises(ValueError, match="there is no record of"):
             find(wanted, records)
 
 

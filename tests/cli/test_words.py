@@ -108,7 +108,7 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     [
         (["attention=linformer+softmaks"], "no attention is called 'softmaks'"),
         (["attention=2*linformer+softmax", "model.depth=2"], "needs at least 3 layers"),
-        (["attention=linear+softmax", "model.shared_weights=true"], "each with its own weights, but the network has 1"),
+        (["attention=linear+softmax", "model.shared_weights=true"], "with weights of their own, but the network has 1"),
         (["attention=linear+softmax", "attention.projected_length=4"], "projected_length"),
         (["attention=linear+softmax", "implementation=sdpa"], "no implementation of linear is called 'sdpa'"),
     ],

@@ -20,7 +20,7 @@ from attn_zoo.cli import main
             "the step of a range must not be 0",
         ),
         ("measure experiment=growth read=a.json output=b.json", "Leave one of them out"),
-        ("records verify --records pyproject.toml", "is a file; name the folder that runs were recorded in"),
+        ("records verify --records pyproject.toml", "is a file. Name the folder that holds the records"),
     ],
 )
 def test_it_is_refused(words, says, capsys, tmp_path, monkeypatch):

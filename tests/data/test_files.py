@@ -87,7 +87,7 @@ SOME = DataSet(
 def test_a_data_set_is_found_under_any_name_of_any_layout(tmp_path):
     (tmp_path / "some").mkdir()
     write(tmp_path / "some/one.jsonl", b'{"text": "1"}\n')
-    with pytest.raises(MissingDataError, match=r"some/two.jsonl is missing below .*, the rest of JSON lines is there"):
+    with pytest.raises(MissingDataError, match=r"some/two.jsonl is missing below .*, where the rest of JSON lines is present"):
         SOME.load(tmp_path)
     write(tmp_path / "some.jsonl", b'{"text": "3"}\n')
     assert SOME.load(tmp_path) == ["3"], "the whole layout goes before the one that is begun"

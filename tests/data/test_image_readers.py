@@ -207,9 +207,9 @@ def test_files_are_fetched_from_the_first_mirror_that_has_them_and_kept_if_their
     mirrors = (server + "nowhere/", server)
     fetch_files(mirrors, {"a.gz": md5(b"content")}, tmp_path / "there")
     assert (tmp_path / "there" / "a.gz").read_bytes() == b"content"
-    with pytest.raises(DamagedDataError, match=r"a.gz sent a file that must have the md5 0{32}, but has another one"):
+    with pytest.raises(DamagedDataError, match=r"the file from .*a.gz must have the MD5 sum 0{32}, but has another one"):
         fetch_files(mirrors, {"a.gz": "0" * 32}, tmp_path / "other")
-    with pytest.raises(MissingDataError, match=r"cannot be fetched \(http:.*nowhere/b.gz.*404.*check the network"):
+    with pytest.raises(MissingDataError, match=r"could not be fetched \(http:.*nowhere/b.gz.*404.*Check the network"):
         fetch_files(mirrors, {"b.gz": "0" * 32}, tmp_path / "other")
     assert list((tmp_path / "other").iterdir()) == []
 
@@ -227,6 +227,6 @@ def test_of_an_archive_the_folder_is_kept(tmp_path, server):
         assert [path.name for path in root.iterdir()] == ["records"]
     with pytest.raises(DamagedDataError, match="must hold the folder others"):
         fetch_archive(url, checksum, root, "others")
-    with pytest.raises(DamagedDataError, match="must have the md5"):
+    with pytest.raises(DamagedDataError, match="must have the MD5 sum"):
         fetch_archive(url, "0" * 32, root, "records")
     assert [path.name for path in root.iterdir()] == ["records"]

@@ -38,8 +38,8 @@ def test_json_lines_are_read_packed_or_not_and_only_a_newline_ends_a_line(tmp_pa
     [
         ('{"label": "maybe", "a": "x"}', "line 2: the label must be one of no, yes; got 'maybe'"),
         ('{"label": "no"}', "line 2 must be an object with label, a; it lacks a"),
-        ('{"label": "no", "a": 3}', "line 2 must be a text; got int"),
-        ('{"label": "no", "a": "\\ud800"}', "line 2 must be valid UTF-8 text, but holds half of a surrogate pair"),
+        ('{"label": "no", "a": 3}', "line 2 must be a string; got int"),
+        ('{"label": "no", "a": "\\ud800"}', "line 2 must be valid UTF-8 text, but holds a character that UTF-8 cannot encode"),
         ('{"label": "no", "a": "x', "line 2 is not JSON"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_file_cut_short_is_named(tmp_path):
     path.write_bytes(lzma.compress(b'{"label": "no", "a": "x"}\n' * 1000)[:-20])
     with pytest.raises(DamagedDataError, match=r"rows\.jsonl\.xz is not whole UTF-8 text"):
         list(read_labelled_jsonl(path, ["a"], CLASSES))
-    with pytest.raises(DamagedDataError, match=r"must hold 1,000 rows, as published, but holds 1"):
+    with pytest.raises(DamagedDataError, match=r"must hold 1,000 examples, as published, but holds 1"):
         require_count("part", [LabelledText(0, ("x",))], 1000)
 
 
@@ -64,7 +64,7 @@ def test_tables_are_parted_by_tabs_and_quotation_marks_mean_nothing(tmp_path):
     assert list(read_labelled_tsv(path, (1,), 2, CLASSES, 3)) == [LabelledText(1, ('"open',)), LabelledText(0, ('never closed"',))]
     assert len(list(read_labelled_tsv(write(tmp_path / "x", "1\ta\tyes\n"), (1,), 2, CLASSES, 3, header=False))) == 1
     write(path, "id\ttext\tlabel\n1\ta\tyes\n2\tb\n3\tc\tno\n")
-    with pytest.raises(DamagedDataError, match="line 3 must have 3 cells, but has 2"):
+    with pytest.raises(DamagedDataError, match="line 3 must have 3 columns, but has 2"):
         list(read_labelled_tsv(path, (1,), 2, CLASSES, 3))
     assert [row.texts for row in read_labelled_tsv(path, (1,), 2, CLASSES, 3, skip_broken=True)] == [("a",), ("c",)]
 
@@ -119,7 +119,7 @@ def test_rows_of_the_hub_become_json_lines_that_are_read_again(tmp_path, hub):
 
 def test_what_the_hub_sends_short_is_not_kept(tmp_path, hub):
     hub.tables = {"train": {"text": ["a"], "label": [1]}}
-    with pytest.raises(ValueError, match="must have 2 rows, as published, but came with 1"):
+    with pytest.raises(ValueError, match="must have 2 examples, as published, but was sent with 1"):
         fetch_rows("who/what", {"train": tmp_path / "x.jsonl"}, {"text": "text", "label": "label"}, rows={"train": 2})
     with pytest.raises(ValueError, match="split train lacks sentence; it has text, label"):
         fetch_rows("who/what", {"train": tmp_path / "x.jsonl"}, {"sentence": "text"})

@@ -124,7 +124,7 @@ def stack_of(*options: dict[str, Any], length: int = 20) -> torch.nn.Sequential:
 def test_layers_that_share_are_built_alike(options):
     stack = stack_of(*options)
     before = {name: value.clone() for name, value in stack.state_dict().items()}
-    with pytest.raises(UnsupportedError, match="must be built alike"):
+    with pytest.raises(UnsupportedError, match="must have the same options and geometry"):
         join_layers(stack)
     after = stack.state_dict()
     assert after.keys() == before.keys(), "nothing is joined where something is refused"

@@ -158,7 +158,7 @@ def test_a_replacement_without_one_is_described_as_before():
 def test_cross_attention_of_transformers_is_refused():
     model = tiny.build("bert", is_decoder=True, add_cross_attention=True, use_cache=False)
     with pytest.raises(
-        UnsupportedError, match=r"crossattention.* a short convolution is for self-attention; list the other modules"
+        UnsupportedError, match=r"crossattention.* a short convolution needs self-attention. List only other modules"
     ):
         replace_attention(model, "softmax", short_convolution=4)
     replace_attention(model, "softmax", short_convolution=4, layers=[0, 2])

@@ -217,7 +217,7 @@ def test_arguments_that_cannot_be_honoured_are_refused():
         with pytest.raises(UnsupportedError, match="|".join(asked)):
             layer(16, 2, **asked)
     assert layer(16, 2, attn_head_dim=8, dim_out=16).proj.out_features == 16
-    with pytest.raises(ValueError, match="norm_layer must be given with qk_norm or scale_norm"):
+    with pytest.raises(ValueError, match="norm_layer must be a class if qk_norm or scale_norm is set"):
         layer(16, 2, qk_norm=True)
     with pytest.raises(UnknownNameError, match="did you mean 'linformer'"):
         attention_layer("linfomer", length=17)
@@ -239,7 +239,9 @@ def test_causal_models_see_the_past_alone(name):
         torch.manual_seed(3)
         after = built.forward_features(later, is_causal=True)
     torch.testing.assert_close(before[:, :9], after[:, :9])
-    with pytest.raises(UnsupportedError, match=r"built with causal=True and called with is_causal=False; call .* is_causal=True"):
+    with pytest.raises(
+        UnsupportedError, match=r"built with causal=True, so is_causal must be True; got False. Call .* is_causal=True"
+    ):
         built(inputs)
 
 

@@ -62,7 +62,7 @@ def test_the_future_may_be_hidden_where_the_layer_hides_it():
     ("mask", "error", "words"),
     [
         (VALID.long(), ValueError, "must be boolean, or of a float dtype"),
-        (torch.full((3, 1, 1, 6), -1e4), UnsupportedError, "must only mask padding"),
+        (torch.full((3, 1, 1, 6), -1e4), UnsupportedError, "must hold only 0"),
         (torch.eye(6, dtype=torch.bool), UnsupportedError, "must hide the same keys from all queries"),
         (torch.stack([VALID, ~VALID], dim=1)[:, :, None], UnsupportedError, "must be the same for all heads"),
         (VALID[:, :5], ValueError, r"with batch=3 and 6 tokens; got \(3, 5\)"),
@@ -102,7 +102,7 @@ def test_padding_has_no_influence_or_is_refused(name):
     tokens, mask = torch.randn(3, 12, 16), valid[:, None, None]
     other = torch.where(valid[..., None], tokens, 1e3)
     if not card(name).can.key_padding:
-        with pytest.raises(UnsupportedError, match="cannot leave keys out"):
+        with pytest.raises(UnsupportedError, match="does not support padding"):
             layer(tokens, attn_mask=mask)
         return
     with torch.no_grad():

@@ -178,7 +178,9 @@ def test_models_of_several_stages_are_counted_in_an_example_or_an_image_of_their
 
 def test_a_model_that_does_not_take_an_image_of_its_default_size_is_refused():
     model = timm.create_model("pit_ti_224", img_size=96)
-    with pytest.raises(UnsupportedError, match=r"give length=, or example=.*image of shape \(1, 3, 224, 224\) was tried"):
+    with pytest.raises(
+        UnsupportedError, match=r"Give length=NUMBER, or give an input as example=.*image of shape \(1, 3, 224, 224\) was tried"
+    ):
         replace_attention(model, "softmax")
 
 
@@ -196,12 +198,13 @@ class TwoReadings(nn.Module):
 @pytest.mark.parametrize(("called", "words"), [(True, "2, 4"), (False, "none")])
 def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
     model = TwoReadings(called)
-    with pytest.raises(UnsupportedError, match=f"attn must see one number of tokens in the example; got {words}; give length="):
+    with pytest.raises(
+        UnsupportedError,
+        match=f"attn must get the same number of tokens in every call; got {words} with this example. Give length=",
+    ):
         replace_attention(model, "softmax", example=torch.randn(1, 4, 16))
     assert not model.attn._forward_pre_hooks
-    with pytest.raises(
-        UnsupportedError, match=r"TwoReadings does not say how many tokens its layers see; give length=, or example="
-    ):
+    with pytest.raises(UnsupportedError, match=r"the number of tokens of timm's TwoReadings is unknown, .* Give length=NUMBER"):
         replace_attention(model, "softmax")
     tokens = torch.randn(1, 4, 16)
     expected = model(tokens)
@@ -249,23 +252,23 @@ def test_refusals_leave_the_model_as_it_was():
         ("linformer", {"projected_lengths": "4/4/4"}, ValueError, "3"),
         ("linformer", {"causal": True}, UnsupportedError, "no causal form"),
         ("linfomer", {}, UnknownNameError, "did you mean"),
-        ("softmax", {"length": 17, "example": images()}, ValueError, "give one of them"),
+        ("softmax", {"length": 17, "example": images()}, ValueError, "Leave one of them out"),
     ):
         with pytest.raises(error, match=words):
             replace_attention(model, name, **options)
     assert torch.equal(model(images()), expected) and not layers(model)
     adapted = vit()
     adapted.blocks[0].attn.qkv = nn.Sequential(adapted.blocks[0].attn.qkv)
-    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv must be an nn.Linear; got a Sequential.*merge adapters"):
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv must be an nn.Linear; got a Sequential.*Merge adapters"):
         replace_attention(adapted, "softmax")
     for other, words in ((Attention(16, 2, attn_head_dim=4), "attn_head_dim"), (Attention(16, 2, dim_out=8), "dim_out")):
         adapted.blocks[0].attn = other
         with pytest.raises(UnsupportedError, match=words):
             replace_attention(adapted, "softmax")
-    with pytest.raises(ValueError, match="give the module that holds it"):
+    with pytest.raises(ValueError, match="Pass the model that holds it"):
         replace_attention(Attention(16, 2), "softmax", length=4)
     replace_attention(model, "softmax")
-    with pytest.raises(UnsupportedError, match="already replaced by attn-zoo"):
+    with pytest.raises(UnsupportedError, match="attn-zoo has already replaced it"):
         replace_attention(model, "softmax")
 
 
@@ -296,9 +299,11 @@ def test_images_of_other_sizes(name):
 
 
 def test_sizes_that_cannot_be_set_are_refused():
-    with pytest.raises(UnsupportedError, match="has no layer of attn-zoo"):
+    with pytest.raises(UnsupportedError, match="must have a layer of attn-zoo"):
         set_input_size(vit(), 12)
-    with pytest.raises(UnsupportedError, match="TwoReadings must be a VisionTransformer to be resized; build it again"):
+    with pytest.raises(
+        UnsupportedError, match=r"only a VisionTransformer of timm can be resized; got a TwoReadings. Build the model again"
+    ):
         set_input_size(TwoReadings(True), 12)
     shared = vit()
     replace_attention(shared, "linformer", projected_length=4, sharing="layerwise")

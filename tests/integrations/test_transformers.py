@@ -64,7 +64,7 @@ def test_another_scaling_is_taken_up_by_the_queries(flags):
     ours = replace_attention(copy.deepcopy(model), "softmax")
     torch.testing.assert_close(run(ours, batch), run(model, batch), rtol=0, atol=1e-10)
     shared = replace_attention(copy.deepcopy(model), "reformer", attention_dropout=0.0)
-    with pytest.raises(UnsupportedError, match="does not scale its scores by 1/√d"):
+    with pytest.raises(UnsupportedError, match="must scale its scores by 1/√d"):
         shared(**batch)
 
 

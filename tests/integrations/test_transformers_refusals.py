@@ -22,9 +22,17 @@ T5 = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "
 
 CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "mask by query": (lambda: tiny.build("bert"), {"attention_mask": torch.ones(3, 1, 10, 10)}, r"shape \(batch, length\)"),
-    "mask by query, causal": (lambda: tiny.build("llama"), {"attention_mask": torch.ones(3, 1, 10, 10)}, "differs between queries"),
-    "mask of another length": (lambda: tiny.build("gpt2"), {"attention_mask": torch.ones(3, 12)}, "say for each key|queries with"),
-    "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "asks for attention weights"),
+    "mask by query, causal": (
+        lambda: tiny.build("llama"),
+        {"attention_mask": torch.ones(3, 1, 10, 10)},
+        "attention_mask must have shape",
+    ),
+    "mask of another length": (
+        lambda: tiny.build("gpt2"),
+        {"attention_mask": torch.ones(3, 12)},
+        "with True for real keys|queries with",
+    ),
+    "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "output_attentions must be False"),
     "packed sequences": (
         lambda: tiny.build("llama"),
         {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]), "use_cache": False},
@@ -33,7 +41,7 @@ CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "window": (
         lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=4)),
         {},
-        "must be causal or bidirectional, but it is another one",
+        "must be causal or bidirectional, but its mask has another form",
     ),
     "fixed cache": (
         lambda: tiny.build("llama"),
@@ -56,7 +64,7 @@ def test_a_call_is_refused(asked):
 def test_pieces_of_a_cached_sequence_are_refused():
     model = replace_attention(tiny.build("llama"), "softmax")
     cache = tiny.cache_of(model(IDS[:, :6], use_cache=True))
-    with pytest.raises(UnsupportedError, match=r"4 queries came with 10 keys.*one new token"):
+    with pytest.raises(UnsupportedError, match=r"one new token per call; got 4 queries and 10 keys"):
         model(IDS[:, 6:], **tiny.with_cache(cache))
 
 
@@ -83,7 +91,7 @@ def test_a_direction_that_changed_is_refused():
 
 def test_a_module_without_a_mechanism_is_refused():
     replace_attention(tiny.build("bert"), "softmax")
-    with pytest.raises(UnsupportedError, match="no mechanism is attached to this model"):
+    with pytest.raises(UnsupportedError, match="needs a model whose attention attn-zoo replaced"):
         tiny.build("bert", attn_implementation="attn_zoo")(IDS)
 
 
@@ -101,7 +109,7 @@ def test_a_module_without_a_mechanism_is_refused():
             lambda: transformers.DebertaV2Model(transformers.DebertaV2Config(**TEXT, max_position_embeddings=24)),
             {},
             UnsupportedError,
-            "no module that calls transformers' attention interface",
+            "must have a module that calls the attention interface of transformers",
         ),
         (lambda: weights_wanted(tiny.build("bert", attn_implementation="eager")), {}, UnsupportedError, "output_attentions"),
         (lambda: renamed(tiny.build("bert")), {}, UnsupportedError, "has no query projection"),

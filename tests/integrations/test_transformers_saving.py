@@ -102,9 +102,7 @@ def test_another_version_of_a_mechanism_is_refused(tmp_path):
     config = saved(replace_attention(classifier(), "linear"), tmp_path)
     assert "attention_version" not in config["attn_zoo"]["replacements"][0]
     rewrite(tmp_path, attention_version=7)
-    with pytest.raises(
-        UnsupportedError, match=r"saved with version 7 of linear, but this attn-zoo has version 1, .* that saved it"
-    ):
+    with pytest.raises(UnsupportedError, match=r"needs version 7 of linear, but this attn-zoo has version 1. .* that saved it"):
         from_pretrained(transformers.AutoModel, tmp_path)
 
 
@@ -130,7 +128,7 @@ def test_a_model_saved_without_the_counter_of_redraws_counts_from_zero(tmp_path)
 def test_what_does_not_fit_is_refused(tmp_path):
     plain, odd, other, cut = (tmp_path / name for name in ("plain", "odd", "other", "cut"))
     classifier().save_pretrained(plain)
-    with pytest.raises(UnsupportedError, match="does not name a replaced attention"):
+    with pytest.raises(UnsupportedError, match="must describe a replaced attention"):
         from_pretrained(transformers.AutoModel, plain)
     saved(replace_attention(classifier(), "luna"), odd)
     rewrite(odd, colour="red")
@@ -184,7 +182,7 @@ def test_code_in_a_folder_never_runs_and_nobody_is_asked(tmp_path, monkeypatch, 
 
 
 OPTIONS = {
-    "code": ({"trust_remote_code": True}, "is never run; leave it out"),
+    "code": ({"trust_remote_code": True}, "is never run. Leave it out"),
     "no safetensors": ({"use_safetensors": False}, "format safetensors, .* leave use_safetensors out"),
     "0 for safetensors": ({"use_safetensors": 0}, "format safetensors"),
     "another format": ({"gguf_file": "x.gguf"}, "format safetensors, .* leave gguf_file out"),
@@ -213,7 +211,7 @@ def test_weights_are_read_from_safetensors_alone(tmp_path, monkeypatch, options)
 def test_transformers_alone_never_runs_softmax_in_its_place(tmp_path, monkeypatch):
     replace_attention(classifier(), "uniform").save_pretrained(tmp_path)
     plainly = transformers.AutoModel.from_pretrained(tmp_path)
-    with pytest.raises(UnsupportedError, match="no mechanism is attached"):
+    with pytest.raises(UnsupportedError, match="needs a model whose attention attn-zoo replaced"):
         plainly(**tiny.inputs("bert"))
     monkeypatch.delitem(transformers.AttentionInterface._global_mapping, "attn_zoo")  # as in a process without attn_zoo
     with pytest.raises(ValueError, match='attn_implementation="attn_zoo"` is not supported'):

@@ -341,7 +341,7 @@ def test_without_records_every_use_case_has_no_evidence():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "holds no JSON"),
+        ("{", "is not JSON"),
         ('{"experiment": "growth"}', "is a file of growth"),
         ("[]", "another kind"),
         ("unfinished", "was not finished"),

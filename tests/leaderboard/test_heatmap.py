@@ -310,7 +310,7 @@ def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         counted_columns([counted(tmp_path, **changes)])
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         counted_columns([tmp_path / "broken.json"])
 
 

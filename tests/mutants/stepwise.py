@@ -50,7 +50,9 @@ class DetachesItsState(Linear):
         return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
 
 
-@breaks("stepwise_matches_full", "softmax", "carries no state from token to token", can={"stepwise": True})
+@breaks(
+    "stepwise_matches_full", "softmax", "cannot be called step by step, because it has no recurrent state", can={"stepwise": True}
+)
 class StepwiseInName(PlainSoftmax):
     """Claims to read in steps and carries no state."""
 

@@ -218,7 +218,7 @@ def test_a_record_is_not_older_than_its_environment(tmp_path, environment):
     path.write_text(json.dumps({**data, "schema": 4, "environment": {**data["environment"], **environment}}), encoding="utf-8")
     records, (left_out,) = Store(tmp_path).load()
     assert records == [] and left_out.kind == "edited"
-    assert left_out.reason.endswith("the schema in the record was changed")
+    assert left_out.reason.startswith("the schema of this record was changed")
 
 
 def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):

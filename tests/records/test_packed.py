@@ -68,11 +68,11 @@ def test_a_packed_file_holds_every_field_and_the_names_of_the_files(folder, pack
 @pytest.mark.parametrize("sources", [[None, "b.json"], ["", "b.json"], ["a.json", "a.json"], [1, 2], [["a"], "b.json"]], ids=str)
 def test_each_packed_record_has_a_file_of_its_own(tmp_path, sources):
     records = [make_record(seed=seed, source=source) for seed, source in zip((1, 2), sources, strict=True)]
-    with pytest.raises(ValueError, match="different names of source files"):
+    with pytest.raises(ValueError, match="source files of packed records must have different names"):
         pack(records, tmp_path / "some.jsonl.xz")
     lines = [json.dumps({"source": source, "record": record.to_dict()}) for source, record in zip(sources, records, strict=True)]
     (tmp_path / "some.jsonl.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
-    with pytest.raises(RecordError, match="different names of source files"):
+    with pytest.raises(RecordError, match="source files of packed records must have different names"):
         unpack(tmp_path / "some.jsonl.xz")
 
 
@@ -145,7 +145,7 @@ def test_damaged_files_stay_beside_a_packed_file_and_a_damaged_one_is_named(fold
     records, damaged = Store(folder).load()
     assert len(records) == 1 and {item.path.name for item in damaged} == {NAME, "cut.json"}
     assert {finding.files for finding in verify(folder).findings} == {(NAME,), ("cut.json",)}
-    with pytest.raises(RecordError, match="get the file again"):
+    with pytest.raises(RecordError, match="Get the file again"):
         Store(folder).pack()
 
 
@@ -156,7 +156,7 @@ def test_a_folder_is_packed_by_one_process_at_a_time(folder, capsys, command):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with Store(folder).claim("packing"):
         assert main(["records", command, "--records", str(folder)]) == 2
-        assert "another process is packing or unpacking" in " ".join(capsys.readouterr().err.split())
+        assert "is being packed or unpacked by another process" in " ".join(capsys.readouterr().err.split())
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -205,7 +205,7 @@ def test_a_damaged_packed_file_is_refused_whole(packed, capsys, damage):
     with pytest.raises(RecordError, match=r"some\.jsonl\.xz must be a complete file of packed records"):
         Store(packed).load()
     assert main(["leaderboard", "--records", str(packed)]) == 2
-    assert "get the file again" in capsys.readouterr().err
+    assert "Get the file again" in capsys.readouterr().err
 
 
 def test_a_packed_file_is_told_by_its_name(tmp_path):

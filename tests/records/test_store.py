@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_no_half_file_and_loses_nothing(tmp_path, monkeypatch
 
 def test_an_unwritable_folder_is_refused_before_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(NotADirectoryError, match="is a file; choose another folder with records=FOLDER"):
+    with pytest.raises(NotADirectoryError, match=r"is a file. Choose another folder with records=FOLDER"):
         Store(tmp_path / "file").check_writable()
     with pytest.raises(OSError, match="cannot be written"):
         Store(tmp_path / "file" / "below").check_writable()

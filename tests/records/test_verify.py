@@ -77,9 +77,9 @@ def test_a_truncated_record_is_named(tmp_path, cut):
         (lambda d: d["spec"]["budget"].update(steps="all"), "damaged", "spec.budget.steps must be an integer, not 'all'"),
         (lambda d: d["measured"].update(train_seconds=0), "damaged", "measured.train_seconds must be above 0; got 0"),
         (lambda d: d.update(curve=[1]), "damaged", "curve[0] must be a mapping, not 1"),
-        (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),
-        (lambda d: d["spec"]["budget"].update(steps=1), "edited", "does not follow from its spec"),
-        (lambda d: d["task_card"].update(version="2"), "edited", "does not follow from its spec"),
+        (lambda d: d["spec"].update(seed=7), "edited", "the record was changed after it was written: its run_id"),
+        (lambda d: d["spec"]["budget"].update(steps=1), "edited", "the record was changed after it was written: its run_id"),
+        (lambda d: d["task_card"].update(version="2"), "edited", "the record was changed after it was written: its run_id"),
         (lambda d: d["task_card"].update(name="listops"), "edited", "card names task 'listops', its spec 'digits'"),
         (lambda d: d["attention_card"].update(name="performer"), "edited", "card names attention 'performer'"),
         (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but 0.81 on its curve"),
@@ -251,7 +251,7 @@ def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
     assert main(["records", "verify", "--records", str(tmp_path / "nowhere")]) == 2
     assert "there is no folder" in capsys.readouterr().err
     assert main(["records", "verify", "--records", str(first)]) == 2
-    assert "is a file; name the folder" in capsys.readouterr().err
+    assert "is a file. Name the folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -208,10 +208,10 @@ def no_header(checkpoint: Checkpoint) -> None:
         (flipped, "the checkpoint is damaged: its content does not match its digest"),
         (truncated, "is damaged"),
         (no_header, "is damaged"),
-        (rewritten(torch="1.0"), "the checkpoint was written with torch 1.0, but this is"),
+        (rewritten(torch="1.0"), "the checkpoint was written with torch 1.0, but torch"),
         (rewritten(attn_zoo="0.0"), "the checkpoint was written with attn_zoo 0.0"),
-        (rewritten(run_id="another"), "the checkpoint belongs to another run, another"),
-        (rewritten(format=7), "the checkpoint has format 7"),
+        (rewritten(run_id="another"), r"the checkpoint belongs to another run \(another\)"),
+        (rewritten(format=7), "but has format 7"),
     ],
 )
 def test_a_checkpoint_of_no_use_is_put_aside_and_named(spoil, words, tmp_path):

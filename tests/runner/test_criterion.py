@@ -100,7 +100,7 @@ def test_the_rate_is_constant_so_that_a_shorter_cap_is_the_beginning_of_a_longer
     assert [point["train_loss"] for point in whole.curve][:2] == [point["train_loss"] for point in short.curve]
     with pytest.raises(ValueError, match=r"until=criterion must go with budget\.schedule=constant"):
         Budget(until="criterion")
-    with pytest.raises(ValueError, match="ceiling can be given only with"):
+    with pytest.raises(ValueError, match="ceiling must be left out unless"):
         Budget(ceiling=0.5)
 
 

@@ -107,5 +107,5 @@ def test_tables_show_a_hybrid_as_a_row_that_show_finds(record):
     for wanted in ("linear+softmax", "linear + softmax[dropout=0.0]", "linear+softmax@digits"):
         (shown,) = find(wanted, [record])
         assert shown.members == (record,)
-    with pytest.raises(ValueError, match="no row is called"):
+    with pytest.raises(ValueError, match="there is no record of"):
         find("softmax+linear", [record])

@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_after_a_chosen_step_writes_its_weights_when_it_g
 @pytest.mark.parametrize("step", [-1, 7])
 def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path, capsys):
     assert main([*RUN, *BUDGET, *HERE, f"records={tmp_path}", f"weights.after=[{step}]"]) == 2
-    assert f"from 0 to budget.steps=6, because weights are written after them; got {step}" in capsys.readouterr().err
+    assert f"from 0 to budget.steps=6, because weights are written after these steps; got {step}" in capsys.readouterr().err
     assert not Store(tmp_path).load()[0]
 
 

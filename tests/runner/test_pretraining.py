@@ -211,7 +211,7 @@ def test_time_is_told_apart_and_a_limit_counts_both(monkeypatch):
 def test_tasks_without_pretraining_refuse_it(task, words):
     record = run(spec(task=task), Quiet())
     assert record.status == "refused"
-    assert words in str(record.reason) and "set budget.pretrain_steps=0" in str(record.reason)
+    assert words in str(record.reason) and "Set budget.pretrain_steps=0" in str(record.reason)
 
 
 def test_ids_tell_pretrained_runs_apart_and_are_as_before_without():

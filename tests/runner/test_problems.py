@@ -40,5 +40,6 @@ def test_a_metric_of_another_problem_fails_before_training(monkeypatch):
     record = recorded(Readings, monkeypatch, metric="accuracy")
     assert record.status == "failed" and not record.curve
     assert (
-        record.reason is not None and "accuracy cannot score this task, whose problem is regression; use r2 or mse" in record.reason
+        record.reason is not None
+        and "accuracy cannot be used for this task, because its problem is regression. Use r2 or mse" in record.reason
     )

@@ -312,7 +312,7 @@ def test_perplexity_is_better_when_lower_and_unknown_metrics_are_refused():
     assert metrics.measure_named("accuracy").better(0.5, 0.4) and metrics.measure_named("accuracy").better(0.1, None)
     with pytest.raises(UnknownNameError, match="no metric is called 'acuracy'; did you mean 'accuracy'"):
         metrics.measure_named("acuracy")
-    with pytest.raises(ValueError, match="two classes, because it compares class 1 with class 0; this task has 3"):
+    with pytest.raises(ValueError, match="two classes, because it is the F1 score of class 1 against class 0; this task has 3"):
         metrics.measure_named("f1").make(3)
 
 
@@ -372,7 +372,7 @@ def test_specs_are_resolved_whole_and_bad_ones_refused():
     for bad, error, message in (
         ({"precision": "fp8"}, ValueError, "fp32, bf16, fp16"),
         ({"device": "tpu"}, ValueError, "auto, cpu or cuda"),
-        ({"precision": "fp16", "device": "cpu"}, ValueError, "fp16 must run on a GPU"),
+        ({"precision": "fp16", "device": "cpu"}, ValueError, "precision=fp16 needs a GPU"),
         ({"options": {"widow": 3}}, UnknownNameError, "did you mean 'window'"),
         ({"task": "listop"}, UnknownNameError, "did you mean 'listops'"),
         ({"task_options": {"patch": 3}}, ValueError, "must be 1, 2 or 4"),

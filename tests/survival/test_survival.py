@@ -136,7 +136,7 @@ def test_a_disk_that_fills_up_in_a_sweep_loses_nothing(tmp_path):
     resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (1000, 1000))
     status, output, errors = command.end()
     assert status == 2, errors
-    assert "could not be written to 'runs' (File too large); make room or choose another folder, then give the same" in errors
+    assert "could not be written to 'runs' (File too large). Make room or choose another folder, then run the same" in errors
     assert "Traceback" not in errors
     kept = recorded(tmp_path)
     assert 1 <= len(kept) < 6
@@ -151,7 +151,7 @@ def test_a_full_disk_is_refused_before_work_starts(tmp_path):
     path = Store(tmp_path / "runs").add(make_record())
     status, output, errors = Command(*SWEEP, folder=tmp_path, longest_file=1000).end()
     assert status == 2, output
-    assert "the records folder 'runs' cannot be written (File too large); choose another folder with records=FOLDER" in errors
+    assert "the records folder 'runs' cannot be written (File too large). Choose another folder with records=FOLDER" in errors
     assert output == ""
     assert [p.name for p in (tmp_path / "runs").iterdir()] == [path.name]
 
@@ -161,7 +161,7 @@ def test_a_read_only_folder_is_refused_before_work_starts(tmp_path):
     path.parent.chmod(0o500)
     status, output, errors = Command(*SWEEP, folder=tmp_path, obedient=True).end()
     assert status == 2, output
-    assert "the records folder 'runs' cannot be written (Permission denied); choose another folder with records=FOLDER" in errors
+    assert "the records folder 'runs' cannot be written (Permission denied). Choose another folder with records=FOLDER" in errors
     assert output == ""
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 

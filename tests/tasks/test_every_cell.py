@@ -29,7 +29,7 @@ def foretold(card: AttentionCard, spec: TaskSpec, batch: Batch) -> str | None:
     if spec.causal and not card.can.causal:
         return "has no causal form"
     if batch.valid is not None and not card.can.key_padding:
-        return "cannot leave keys out"
+        return "does not support padding"
     return None
 
 

@@ -77,7 +77,7 @@ def test_neither_place_nor_single_tokens_tell_the_answer():
         ({"longest": 5}, "longest counts tokens of a key"),
         ({"length": 7}, "fuzzy_recall.length counts tokens"),
         ({"vocabulary": 15}, "must be even, because half of it are keys"),
-        ({"vocabulary": 44}, "to the power of longest=3 must be at most 10,000; got 44"),
+        ({"vocabulary": 44}, "longest must be at most 10,000; got vocabulary=44 and longest=3"),
         ({"pairs": 9}, "must be from 1 to 8; got 9"),
         ({"pairs": 8, "length": 50}, "must be from 1 to 7; got 8"),
         ({"train": 0}, "fuzzy_recall.train counts examples"),

@@ -90,7 +90,7 @@ def test_digits_patches():
         ({"valid": 0}, "must be from 1 to 30,000"),
         ({"train": -1}, "at most the 55000 images"),
         ({"train": 55_001}, "at most the 55000 images"),
-        ({"augment": "crop_flip"}, "a mirrored digit is not a digit"),
+        ({"augment": "crop_flip"}, "digits must not be mirrored"),
         ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
     ],
 )

@@ -81,7 +81,7 @@ def test_tables_are_of_groups():
     ("options", "message"),
     [
         ({"group": "s4"}, "must be parity, s3 or s5; got 's4'"),
-        ({"swaps": True}, "parity has none; set swaps=false"),
+        ({"swaps": True}, "Set swaps=false"),
         ({"length": 1}, "state_words.length counts elements"),
         ({"test_length": 20}, "at least as many as length=32, and must be from 32 to"),
         ({"valid": 0}, "state_words.valid counts examples"),

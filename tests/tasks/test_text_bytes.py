@@ -97,7 +97,7 @@ def test_what_is_missing_or_not_whole_is_named(tmp_path):
     with pytest.raises(MissingDataError, match=r"IMDB: no data found below .*aclImdb/train/neg"):
         build(str(tmp_path)).examples("train")
     root = as_jsonl(tmp_path, TRAIN[1:])
-    with pytest.raises(DamagedDataError, match=r"train\.jsonl must hold 40 rows, as published, but holds 39"):
+    with pytest.raises(DamagedDataError, match=r"train\.jsonl must hold 40 examples, as published, but holds 39"):
         build(root).examples("test")
     Path(root, "imdb/test.jsonl").unlink()
     with pytest.raises(MissingDataError, match=r"test\.jsonl\.xz is missing"):

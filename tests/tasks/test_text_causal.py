@@ -95,13 +95,13 @@ def test_a_number_stands_before():
 def test_no_training_sequence_stands_in_a_later_split(folder):
     for n in range(10):  # all texts are the same
         open(f"{folder}/{n}.txt", "w").write(prose("same"))  # noqa: SIM115
-    with pytest.raises(ValueError, match="every training sequence also occurs in a later split"):
+    with pytest.raises(ValueError, match="every training sequence also occurs in the validation or test split"):
         build(folder).examples("train")
 
 
 def test_texts_that_are_too_short_are_refused(folder):
     with pytest.raises(
-        ValueError, match="each split must have a text of at least 16385 tokens, and one has none; give longer texts"
+        ValueError, match=r"each split must have a text of at least 16385 tokens, but one split has no such text. Give longer texts"
     ):
         build(folder, length=16_384).examples("test")
 

@@ -134,7 +134,7 @@ def test_the_seed_draws_other_pairs_and_the_title_names_the_stand_in(tmp_path):
     assert build(root).data_title == "20 Newsgroups pairs (stand-in for AAN)"
     assert build(root, files="aan").data_title == "AAN" and build(root, files="aan").options.files is Files.aan
     (tmp_path / "20news/test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows("test")[1:]))
-    with pytest.raises(DamagedDataError, match="must hold 40 rows, as published, but holds 39"):
+    with pytest.raises(DamagedDataError, match="must hold 40 examples, as published, but holds 39"):
         build(root, data_seed=2).examples("test")
 
 
@@ -161,7 +161,7 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
     assert found == {("valid one", "'quoted' \"text"): 1, ("valid", "two"): 0}
     assert len(build(str(tmp_path), files="aan", train=2, length=16).examples("train")) == 2
     cut = as_aan(tmp_path / "cut", train="1.0\t3\t4\tcut of")
-    with pytest.raises(DamagedDataError, match=r"AAN: .*train\.tsv, line 5 must have 5 cells, but has 4"):
+    with pytest.raises(DamagedDataError, match=r"AAN: .*train\.tsv, line 5 must have 5 columns, but has 4"):
         build(cut, files="aan", train=0, length=16).examples("train")
     with pytest.raises(MissingDataError, match=r"AAN: no data found .*new_aan_pairs\.train\.tsv.*lra_release\.gz"):
         build(str(tmp_path / "none"), files="aan").examples("train")

@@ -211,7 +211,7 @@ def test_a_tokeniser_from_a_file_is_part_of_the_content(tmp_path):
         make_tokeniser(Tokens.bpe, 400, "", lambda corpus=corpus: corpus).save(tmp_path / name / "tokenizer.json")
     found = [digests("sst2", root, tokens="file", tokenizer=str(tmp_path / name)) for name in ("one", "two")]
     assert found[0] != found[1]
-    with pytest.raises(MissingDataError, match=r"tokens=file reads a tokenizer\.json, but the file .*none does not exist"):
+    with pytest.raises(MissingDataError, match=r"tokens=file needs a tokenizer\.json, but the file .*none does not exist"):
         digests("sst2", root, tokens="file", tokenizer=str(tmp_path / "none"))
     (tmp_path / "one/tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(DamagedDataError, match=r"one/tokenizer\.json is not a tokenizer\.json"):

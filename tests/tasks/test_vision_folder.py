@@ -122,12 +122,14 @@ def test_a_whole_file_with_something_after_its_end_is_an_image(folder):
 
 
 def test_folders_that_do_not_fit_are_named(folder):
-    with pytest.raises(MissingDataError, match=r"nowhere: there must be folders train and test \(or val\).*no such folder"):
+    with pytest.raises(MissingDataError, match=r"nowhere must hold the folders train and test \(or val\).*no such folder"):
         build(folder.parent / "nowhere").examples("test")
     with pytest.raises(DamagedDataError, match="train must hold 3 folders, one per class; got 2"):
         build(folder, classes=3).examples("test")
     (folder / "val/dog").rename(folder / "val/dogs")
-    with pytest.raises(DamagedDataError, match="train and test must have the same classes, but the class dog"):
+    with pytest.raises(
+        DamagedDataError, match="the folders train and test must have the same classes, but only one of the two has the class dog"
+    ):
         build(folder).examples("test")
     shutil.rmtree(folder / "val/dogs")
     (folder / "val/dog").mkdir()

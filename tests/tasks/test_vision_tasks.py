@@ -209,7 +209,7 @@ def test_arrays_of_ones_own(small):
     image_arrays._splits.cache_clear()
     elsewhere = build_task("image_arrays", **{**given, "path": str(small / "elsewhere.npz")})
     assert elsewhere.examples("test").digest() == digest and set(task.card.locations) == {"path", "root"}
-    with pytest.raises(MissingDataError, match=r"there is no file .*mine.npz; put there an .npz with train_images"):
+    with pytest.raises(MissingDataError, match=r"the file .*mine.npz does not exist. Put an .npz file with train_images"):
         build_task("image_arrays", **given).examples("test")
     with pytest.raises(DamagedDataError, match=r"elsewhere.npz: train_labels: labels must be from 0 to 1; got 2"):
         build_task("image_arrays", **{**given, "path": "elsewhere.npz", "classes": 2}).examples("test")

@@ -151,7 +151,7 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
         (["classify=sst2[root=nowhere]"], "put there"),
         (["classify=sst2", "classify_steps=0"], "classify_steps must be at least 1"),
         (["classify=sst2", "classify_rate=0"], "classify_rate must be a positive number"),
-        (["classify=sst2", "short=0", "attention=fnet"], "omit pairs and classify"),
+        (["classify=sst2", "short=0", "attention=fnet"], "leave out pairs= and classify="),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):

@@ -143,7 +143,7 @@ def test_tuning_moves_the_embedding_to_the_teachers_and_leaves_tables_and_teache
 def test_a_loss_that_is_no_number_is_a_point_with_its_reason(setting, teacher, material):
     wild = replace(setting, distil_rate=1e30)
     (point,) = points_of(wild, teacher, material, Trial(LINFORMER, Start.stretches, 1))
-    assert "lower the learning rates" in point["failed"] and set(point["stages"]) == {"swap"}
+    assert "Use lower learning rates" in point["failed"] and set(point["stages"]) == {"swap"}
 
 
 def test_what_is_padding_does_not_matter_and_trimming_it_changes_nothing(teacher, setting, material):
@@ -202,12 +202,12 @@ def test_passages_follow_each_other_two_by_two(material, teacher):
 
 def test_candidates_are_refused_before_the_work(setting, teacher):
     fourier = Candidate("fnet", {}, None, "fnet")
-    with pytest.raises(UnsupportedError, match="does not support padding; set short=0"):
+    with pytest.raises(UnsupportedError, match="does not support padding, which short="):
         check(teacher, [fourier], [Start.stretches], setting, padded=False)
     assert check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=False) == [False]
     with pytest.raises(UnsupportedError, match="does not support padding"):
         check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=True)
-    with pytest.raises(UnsupportedError, match="init applies only to mechanisms with the matrices"):
+    with pytest.raises(UnsupportedError, match="init= can be given only for mechanisms with the matrices"):
         check(teacher, [PERFORMER], [Start.random], setting, padded=False)
     with pytest.raises(UnsupportedError, match="must be less than the 24 keys"):
         check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, padded=False)
@@ -267,5 +267,7 @@ def test_an_encoder_whose_layers_cannot_be_distilled_alone_is_refused(kind, fold
     shutil.copytree(folder, place)
     config = transformers.AutoConfig.for_model(kind, **sizes, pad_token_id=0, bos_token_id=2, eos_token_id=3)
     transformers.AutoModel.from_config(config).save_pretrained(place)
-    with pytest.raises(ValueError, match="an attention module for each layer" if kind == "albert" else "rotates queries and keys"):
+    with pytest.raises(
+        ValueError, match="must have an attention module of its own" if kind == "albert" else "must not have rotary positions"
+    ):
         load_teacher(str(place), 24)

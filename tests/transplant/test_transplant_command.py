@@ -71,7 +71,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     assert transplant(f"read=[{output}]", f"plot={again}") == 0
     assert again.read_bytes() == svg, "the same record is the same picture"
     assert joined([found]) == found
-    with pytest.raises(ValueError, match="each student must be in one record only"):
+    with pytest.raises(ValueError, match="each mechanism must be in one record only"):
         joined([found, found])
 
 
@@ -109,7 +109,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     for _ in range(2):
         assert transplant(*words) == 1
         printed = capsys.readouterr()
-        assert "failed: " in printed.out and "lower the learning rates" in printed.out
+        assert "failed: " in printed.out and "Use lower learning rates" in printed.out
         assert len(read_record(output)["points"]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
@@ -158,9 +158,9 @@ def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, mo
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "holds no JSON"),
-        ("{}", "is not the record of a transplant"),
-        ('{"experiment": "growth", "points": []}', "is not the record of a transplant"),
+        ("{", "is not JSON"),
+        ("{}", "must be the record of a transplant"),
+        ('{"experiment": "growth", "points": []}', "must be the record of a transplant"),
     ],
 )
 def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
@@ -175,8 +175,8 @@ def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"sentence1": "a", "sentence2": "b"}] * 3, "holds only 3 pairs, but pair_count=8"),
-        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "both labels 0 and 1 must occur"),
+        ([{"sentence1": "a", "sentence2": "b"}] * 3, "pair_count= must be at most 3, the number of pairs in"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "the label 0 or 1, and both must occur"),
         ([{"sentence1": "a"}] * 8, "lacks sentence2"),
     ],
 )

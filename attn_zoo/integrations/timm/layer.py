@@ -90,8 +90,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(
-                f"{bound.name} in timm: norm_layer must be given with qk_norm or scale_norm, because it is the class of the norm; "
-                "got None"
+                f"{bound.name} in timm: norm_layer must be a class if qk_norm or scale_norm is set, because it computes this "
+                "norm; got None"
             )
         _leave_whole()
         # `auto` chooses an implementation for this device, except for meta, where nothing can run.
@@ -165,7 +165,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
                 f"{name} in timm: dim_out must be dim={dim}, because the width of tokens cannot change; got {dim_out}"
             )
         if gated:
-            raise UnsupportedError(f"{name} in timm: a gate over the output is not supported; build the model with gated=False")
+            raise UnsupportedError(
+                f"{name} in timm: gated must be False, because a gate over the output is not supported; got True"
+            )
 
     def _refuse_length(self, length: int) -> None:
         """Raise an error for a length that does not fit. The message names timm's ``set_input_size``."""
@@ -173,8 +175,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         if card_.can.any_length or length == built or (card_.can.shorter and length < built):
             return
         raise UnsupportedError(
-            f"{card_.name} was built for {built} keys (patches and prefix tokens); got {length}; build it with length={length}, "
-            "or, if the size of the images changes, call attn_zoo.integrations.timm.set_input_size(model, img_size=...)"
+            f"{card_.name} was built for {built} tokens (patches and prefix tokens); got {length}. Build it with "
+            f"length={length}, or call attn_zoo.integrations.timm.set_input_size(model, img_size=...) after the size of the "
+            "images changes"
         )
 
     def _order(self, qk_norm: bool) -> str:
@@ -183,8 +186,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             return order
         if order == "compress_first":
             raise UnsupportedError(
-                f"{self.settings.name} in timm: order='compress_first' cannot be combined with qk_norm, which normalises each key "
-                "before keys are compressed; use order='auto'"
+                f"{self.settings.name} in timm: order='compress_first' cannot be combined with qk_norm, because each key must "
+                "be normalised before keys are compressed. Use order='auto'"
             )
         return "project_first"
 
@@ -192,7 +195,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         chosen = dict(self.settings.options)
         if attn_drop > 0:
             if not hasattr(card(self.settings.name).options, "dropout"):
-                raise UnsupportedError(f"{self.settings.name} has no attention weights to drop; use attn_drop_rate=0")
+                raise UnsupportedError(
+                    f"{self.settings.name} has no attention weights, so attn_drop_rate must be 0. Use attn_drop_rate=0"
+                )
             chosen.setdefault("dropout", attn_drop)
         return chosen
 
@@ -298,7 +303,7 @@ def attention_layer(
     """
     if "+" in name:
         raise UnsupportedError(
-            f"attn_layer= must be one mechanism, because timm builds all layers with it, and {name} is a hybrid of several. Build "
+            f"attn_layer= must be a single mechanism, because timm builds all layers with it; got the hybrid {name}. Build "
             f"the model with timm's own attention, then call attn_zoo.integrations.timm.replace_attention(model, {name!r})"
         )
     entry = card(name)
@@ -332,8 +337,11 @@ copyreg.pickle(BoundType, _reduce)
 
 def _other_causality(name: str, can: bool, is_causal: bool) -> str:
     if is_causal and not can:
-        return f"{name} has no causal form; call the model without is_causal, or choose a causal attention"
+        return (
+            f"{name} does not support causal attention, so is_causal must be False. Call the model without is_causal, or choose "
+            "another mechanism"
+        )
     return (
-        f"{name} in timm was built with causal={not is_causal} and called with is_causal={is_causal}; "
-        f"call the model with is_causal={not is_causal}, or build it with attention_layer(..., causal={is_causal})"
+        f"{name} in timm was built with causal={not is_causal}, so is_causal must be {not is_causal}; got {is_causal}. Call "
+        f"the model with is_causal={not is_causal}, or build it with attention_layer(..., causal={is_causal})"
     )

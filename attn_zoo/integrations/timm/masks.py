@@ -43,8 +43,8 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
         as_padding = as_padding | later
     if not bool((as_padding | ~valid[:, :, None]).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask must hide the same keys from all queries, as padding does, or later keys if the layer was "
-            "built with causal=True; this mask hides other keys"
+            f"{name} in timm: attn_mask must hide the same keys from all queries, as padding does, or be causal if the layer "
+            "was built with causal=True. Pass another mask"
         )
     return valid.expand(batch, length)
 
@@ -59,8 +59,8 @@ def _seen(name: str, attn_mask: Tensor) -> Tensor:
     hidden = attn_mask <= torch.finfo(attn_mask.dtype).min
     if not bool((hidden | (attn_mask == 0)).all()):
         raise UnsupportedError(
-            f"{name} in timm: attn_mask must only mask padding: 0 for a real token, and -inf or the least number of the dtype for "
-            "padding. This mask adds other numbers to the scores, which most mechanisms do not compute"
+            f"{name} in timm: attn_mask must hold only 0 (a real token) and -inf or the least number of its dtype (padding); "
+            "got other numbers. Pass a mask of padding"
         )
     return ~hidden
 
@@ -69,8 +69,8 @@ def _four_axes(name: str, seen: Tensor, batch: int, length: int) -> Bool[Tensor,
     shape = tuple(seen.shape)
     if seen.dim() == 2 and shape == (length, length) and 1 < batch == length:
         raise ValueError(
-            f"{name} in timm: attn_mask of shape {shape} can mean (batch, keys) or (queries, keys), because both sizes are "
-            f"{length} here; to mask padding, pass shape (batch, 1, 1, keys)"
+            f"{name} in timm: the shape {shape} of attn_mask is ambiguous, because it fits (batch, keys) and (queries, keys). "
+            "Pass shape (batch, 1, 1, keys) to mask padding"
         )
     if seen.dim() == 2:
         seen = seen[None, None] if shape == (length, length) else seen[:, None, None]

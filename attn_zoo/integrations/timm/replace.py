@@ -127,7 +127,7 @@ def replace_attention(
     places = _places(model)
     if length is not None and example is not None:
         raise ValueError(
-            "length and example cannot be given together, because each says how many tokens there are; give one of them"
+            "length= and example= cannot be given together, because each gives the number of tokens. Leave one of them out"
         )
     if example is not None:
         lengths = count_tokens(model, places, example)
@@ -159,15 +159,14 @@ def _places(model: nn.Module) -> dict[str, nn.Module]:
     modules = model.named_modules(remove_duplicate=False)
     places: dict[str, nn.Module] = {path: module for path, module in modules if type(module) is Attention}
     if "" in places:
-        raise ValueError(
-            "replace_attention must get a model, but this module is an attention itself; give the module that holds it"
-        )
+        raise ValueError("replace_attention must get a whole model; got an attention module. Pass the model that holds it")
     if places:
         return places
     name = type(model).__name__
     if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
         raise UnsupportedError(
-            f"the attention of this {name} was already replaced by attn-zoo; start again from a model that timm built"
+            f"the attention of this {name} must be timm's own, but attn-zoo has already replaced it. Start again from a model "
+            "that timm built"
         )
     kinds = dict.fromkeys(_kind(module) for module in model.modules() if _attends(module))
     found = (f"its {kind} {OF_ANOTHER_KIND.get(kind, 'is of a kind unknown to attn-zoo')}" for kind in kinds)
@@ -179,7 +178,7 @@ def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAtten
     for name in ("qkv", "proj"):
         if type(linear := getattr(old, name)) is not nn.Linear:
             raise UnsupportedError(
-                f"{path}.{name} must be an nn.Linear; got a {type(linear).__name__}; merge adapters or undo quantisation first"
+                f"{path}.{name} must be an nn.Linear; got a {type(linear).__name__}. Merge adapters or undo quantisation first"
             )
     q_norm, k_norm, norm = (None if isinstance(m, nn.Identity) else m for m in (old.q_norm, old.k_norm, old.norm))
     weight = old.qkv.weight

@@ -29,8 +29,8 @@ def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
         if _is_vision_transformer(module) and set(layers.values()) <= set(module.modules()):
             return dict.fromkeys(layers, _tokens(module, module.patch_embed))
     advice = (
-        f"timm's {type(model).__name__} does not say how many tokens its layers see; give length=, or example=, an input that "
-        "is run once to count them"
+        f"the number of tokens of timm's {type(model).__name__} is unknown, but must be known. Give length=NUMBER, or give an "
+        "input as example= to count its tokens"
     )
     settings: Any = getattr(model, "pretrained_cfg", None) or {}
     stem = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
@@ -72,8 +72,8 @@ def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -
     for path, counts in lengths.items():
         if len(counts) != 1:
             raise UnsupportedError(
-                f"{path} must see one number of tokens in the example; got {', '.join(map(str, counts)) or 'none'}; give length= "
-                "instead of the example"
+                f"{path} must get the same number of tokens in every call; got {', '.join(map(str, counts)) or 'no call'} "
+                "with this example. Give length= instead of example="
             )
     return {path: counts[0] for path, counts in lengths.items()}
 
@@ -100,11 +100,14 @@ def set_input_size(
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(
-            f"timm's {type(model).__name__} must be a VisionTransformer to be resized; build it again for the other image size"
+            f"only a VisionTransformer of timm can be resized; got a {type(model).__name__}. Build the model again for the "
+            "other image size"
         )
     layers = {path: module for path, module in model.named_modules() if isinstance(module, TimmAttention)}
     if not layers:
-        raise UnsupportedError(f"this {type(model).__name__} has no layer of attn-zoo; call its own method set_input_size")
+        raise UnsupportedError(
+            f"this {type(model).__name__} must have a layer of attn-zoo, and has none. Call the model's own method set_input_size"
+        )
     sizes = {"img_size": _pair(img_size), "patch_size": _pair(patch_size)}
     trial = copy.deepcopy(model.get_submodule("patch_embed"))
     trial.set_input_size(**sizes)  # type: ignore[operator]  # of timm's PatchEmbed

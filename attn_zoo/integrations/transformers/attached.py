@@ -81,8 +81,8 @@ class Attached(nn.Module):
         if abs(factor - 1.0) > 1e-12:
             if card.can.shares_query_key:
                 raise UnsupportedError(
-                    f"{self.name} does not scale its scores by 1/√d. {card.name} uses one tensor for queries and keys, so it "
-                    "cannot use another factor; choose another mechanism"
+                    f"{self.name} must scale its scores by 1/√d, because {card.name} uses one tensor for queries and keys and "
+                    "has this factor only. Choose another mechanism"
                 )
             query = query * factor
         key = query if card.can.shares_query_key else key
@@ -197,7 +197,7 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
     elif getattr(cache, "is_compileable", False) or (attached.mechanism.geometry.causal and attached.newest is None):
         reason = f"{name} cannot continue from this {type(cache).__name__}"
     if reason:
-        raise UnsupportedError(f"{attached.name}: {reason}; call the model, or generate, with use_cache=False")
+        raise UnsupportedError(f"{attached.name}: {reason}. Call the model, or generate, with use_cache=False")
     return None
 
 
@@ -215,7 +215,6 @@ def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     """
     if kwargs.get("output_attentions") and model.config._attn_implementation == NAME:  # type: ignore[union-attr]
         raise UnsupportedError(
-            "output_attentions=True asks for attention weights, which most mechanisms do not compute; call the model without this "
-            "argument, or see "
-            "`attn-zoo analyze matrix` for the matrix that a mechanism applies"
+            "output_attentions must be False, because most mechanisms do not compute attention weights; got True. Run "
+            "attn-zoo analyze matrix to see the matrix that a mechanism applies"
         )

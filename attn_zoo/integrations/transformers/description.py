@@ -13,8 +13,8 @@ NAME = "attn_zoo"
 """Name of attn-zoo's attention implementation in transformers, and its key in the configuration of a model."""
 
 NOTHING_ATTACHED = (
-    f"attn_implementation={NAME!r}, but no mechanism is attached to this model; use replace_attention of "
-    "attn_zoo.integrations.transformers, or its from_pretrained for a saved model"
+    f"attn_implementation={NAME!r} needs a model whose attention attn-zoo replaced, and this model has its own. Call "
+    "replace_attention of attn_zoo.integrations.transformers, or its from_pretrained for a saved model"
 )
 
 VERSION = 1
@@ -59,8 +59,8 @@ def replacements_of(config: Any) -> list[Replacement]:
         return [Replacement(**one) for one in description.get("replacements", [])]
     except TypeError as error:
         raise UnsupportedError(
-            f"config.{NAME} describes a replaced attention, and this description cannot be read: {error}; load the model with the "
-            "attn-zoo that saved it"
+            f"config.{NAME} must describe the replaced attention, but cannot be read: {error}. Load the model with the "
+            "version of attn-zoo that saved it"
         ) from error
 
 
@@ -83,8 +83,7 @@ def _read(config: Any) -> Mapping[str, Any]:
     if not isinstance(description, Mapping) or description.get("version") != VERSION:
         version = description.get("version") if isinstance(description, Mapping) else description
         raise UnsupportedError(
-            f"config.{NAME} must have version {VERSION} for this attn-zoo; got {version!r}; "
-            "load the model with the attn-zoo that saved it"
+            f"config.{NAME} must have version {VERSION}; got {version!r}. Load the model with the version of attn-zoo that saved it"
         )
     return description
 

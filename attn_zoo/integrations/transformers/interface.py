@@ -52,24 +52,23 @@ def attend(
     unsupported = sorted(word for word, value in rest.items() if word not in HARMLESS and value is not None and value is not False)
     if unsupported:
         raise UnsupportedError(
-            f"{attached.name}: {name} does not support {', '.join(unsupported)}; call the model without it, or choose a model "
-            "with plain softmax attention"
+            f"{attached.name}: {name} does not support the argument {', '.join(unsupported)}. Call the model without it, or "
+            "choose a model with plain softmax attention"
         )
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError(
-            f"{attached.name}: a mask of shape {tuple(attention_mask.shape)} differs between queries, which {name} does not "
-            "support; pass an attention_mask of shape (batch, length)"
+            f"{attached.name}: attention_mask must have shape (batch, length), because {name} supports only masks of padding; "
+            f"got shape {tuple(attention_mask.shape)}"
         )
     if is_causal is not None and is_causal != mechanism.geometry.causal:
         raise UnsupportedError(
             f"{attached.name}: the call must use is_causal={mechanism.geometry.causal}, because {name} was built with it; got "
-            f"is_causal={is_causal}; "
-            "change the model's configuration first, then replace the attention"
+            f"is_causal={is_causal}. Change the model's configuration first, then replace the attention"
         )
     if module.training and dropout != attached.rate:
         raise UnsupportedError(
-            f"{attached.name}: the dropout of attention weights must stay {attached.rate}, as it was when {name} was attached; "
-            f"got {dropout}; replace the attention again with attention_dropout={dropout}"
+            f"{attached.name}: the dropout of attention weights must remain {attached.rate}, as when the attention was "
+            f"replaced; got {dropout}. Replace the attention again with attention_dropout={dropout}"
         )
     _check_cached(attached, query.shape[2], key.shape[2])
     return attached(query, key, value, attention_mask, scaling), None
@@ -79,6 +78,7 @@ def _check_cached(attached: Attached, queries: int, keys: int) -> None:
     mechanism = attached.mechanism
     if mechanism.geometry.causal and queries != keys and (attached.newest is None or queries > 1):
         raise UnsupportedError(
-            f"{attached.name}: {queries} queries came with {keys} keys, some of them from a cache, but {mechanism.card.name} "
-            f"takes {'one new token' if attached.newest else 'all tokens'} in one call; call the model with use_cache=False"
+            f"{attached.name}: with cached keys, {mechanism.card.name} must get "
+            f"{'one new token' if attached.newest else 'all tokens'} per call; got {queries} queries and {keys} keys. Call "
+            "the model with use_cache=False"
         )

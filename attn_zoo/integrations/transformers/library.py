@@ -18,7 +18,10 @@ def require_transformers() -> Any:
         UnsupportedError: the package is missing; the message names the extra.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError("models of Hugging Face need the package transformers; pip install 'attn-zoo[text]'")
+        raise UnsupportedError(
+            "models of Hugging Face need the package transformers, which is not installed. Install it with: pip install "
+            "'attn-zoo[text]'"
+        )
     import transformers
 
     from attn_zoo.integrations.transformers.interface import attend

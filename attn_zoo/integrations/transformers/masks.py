@@ -50,24 +50,23 @@ def key_mask(
     known = {causal_mask_function: True, bidirectional_mask_function: False}
     if mask_function not in known or local_size is not None:
         raise UnsupportedError(
-            "the mask of the model must be causal or bidirectional, but it is another one (a window, chunks, packed sequences or "
-            "a rule of its own); choose another model. If position_ids restart, or the model is compiled, "
-            "pass an attention_mask of shape (batch, length)"
+            "the attention of the model must be causal or bidirectional, but its mask has another form (such as a window or "
+            "packed sequences). Choose another model. If position_ids restart or the model is compiled, pass an "
+            "attention_mask of shape (batch, length)"
         )
     causal, built = known[mask_function], directions_of(config)
     if not built:
         raise UnsupportedError(NOTHING_ATTACHED)
     if causal not in built:
         raise UnsupportedError(
-            f"the model asks for {_WORDS[causal]} attention, and its mechanisms were built {_WORDS[not causal]}; "
-            "change the model's configuration first, then replace the attention"
+            f"the model uses {_WORDS[causal]} attention, but its mechanisms were built for {_WORDS[not causal]} attention. "
+            "Change the model's configuration first, then replace the attention"
         )
     if attention_mask is None:
         return None
     if attention_mask.shape != (batch_size, kv_length) or kv_offset != 0:
         raise UnsupportedError(
-            f"attention_mask must have shape (batch, keys) = ({batch_size}, {kv_length}), and say for each key whether it is "
-            "real; got "
+            f"attention_mask must have shape (batch, keys) = ({batch_size}, {kv_length}), with True for real keys; got "
             f"{tuple(attention_mask.shape)} for keys from position {kv_offset} on"
         )
     real = attention_mask.to(torch.bool)

@@ -136,7 +136,8 @@ def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[S
         return found
     if not layers or not set(layers) <= set(range(len(found))):
         raise ValueError(
-            f"layers must be numbers from 0 to {len(found) - 1}, one for each attention module of the model; got {sorted(layers)}"
+            f"layers= must list numbers from 0 to {len(found) - 1}, because the model has {len(found)} attention modules; got "
+            f"{sorted(layers)}"
         )
     return [found[at] for at in sorted(layers)]
 
@@ -146,13 +147,11 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     entry = card(replacement.attention)
     if site.crosses and not entry.can.cross:
         raise UnsupportedError(
-            f"{site.name} takes its keys from another sequence, which {entry.name} does not support; list the other modules in "
-            "layers="
+            f"{site.name} is cross-attention, which {entry.name} does not support. List only other modules in layers="
         )
     if site.crosses and replacement.short_convolution:
         raise UnsupportedError(
-            f"{site.name} takes its keys from another sequence, and a short convolution is for self-attention; list the other "
-            "modules in layers="
+            f"{site.name} is cross-attention, but a short convolution needs self-attention. List only other modules in layers="
         )
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
@@ -181,7 +180,7 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
         return {"dropout": rate, **replacement.options}
     if rate > 0:
         raise UnsupportedError(
-            f"the model drops a share of {rate} of its attention weights in training, but {name} has no weights to drop; pass "
+            f"attention_dropout must be 0, because {name} has no attention weights to drop; got {rate} from the model. Pass "
             "attention_dropout=0.0 to train without dropout"
         )
     return replacement.options
@@ -191,14 +190,14 @@ def _select_functions(model: Any) -> None:
     """Select attn-zoo's attention and mask functions for a model and its submodels."""
     if getattr(model.config, "output_attentions", False):
         raise UnsupportedError(
-            "config.output_attentions must be False, because most mechanisms do not compute attention weights; set it to False "
-            "first"
+            "config.output_attentions must be False, because most mechanisms do not compute attention weights. Set it to "
+            "False first"
         )
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise UnsupportedError(
-            f"{type(model).__name__} must call transformers' attention interface, and does not, so its attention cannot be "
-            "replaced; choose another model"
+            f"{type(model).__name__} must call the attention interface of transformers, but does not, so its attention cannot "
+            "be replaced. Choose another model"
         )
 
 

@@ -39,7 +39,8 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     replacements = replacements_of(config)
     if not replacements:
         raise UnsupportedError(
-            f"the configuration in {folder} does not name a replaced attention; load the model with transformers itself"
+            f"the configuration in {folder} must describe a replaced attention, but does not. Load the model with "
+            "from_pretrained of transformers"
         )
     for replacement in replacements:
         _require(replacement, folder)
@@ -58,12 +59,12 @@ def _refuse_code(options: Mapping[str, Any]) -> None:
     """Raise an error for options that ask for code from the folder, or for weights in a format that can hold code."""
     if options.get("trust_remote_code"):
         raise UnsupportedError(
-            "trust_remote_code must not be given, because code in the folder of a model is never run; leave it out"
+            "trust_remote_code must not be given, because code in the folder of a model is never run. Leave it out"
         )
     formats = [name for name in ("gguf_file", "from_tf", "from_flax") if options.get(name)]
     if formats or options.get("use_safetensors") not in (None, True):
         name = formats[0] if formats else "use_safetensors"
-        raise UnsupportedError(f"weights must be in the format safetensors, because other formats can run code; leave {name} out")
+        raise UnsupportedError(f"weights must be in the format safetensors, because other formats can run code. Leave {name} out")
 
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
@@ -72,14 +73,13 @@ def _require(replacement: Replacement, folder: str | Path) -> None:
     except UnknownNameError as error:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(
-            f"the model in {folder} was saved with attention {replacement.attention!r} of {package}, which is not installed here "
-            f"or failed to load (see `attn-zoo list`); install it. {error}"
+            f"the model in {folder} needs the attention {replacement.attention!r} of {package}, which is not installed or "
+            f"could not be loaded. Install this package, or see attn-zoo list for the cause. {error}"
         ) from error
     if version != replacement.attention_version:
         raise UnsupportedError(
-            f"the model in {folder} was saved with version {replacement.attention_version} of {replacement.attention}, but this "
-            f"attn-zoo has version {version}, which computes something else by default; load the model with the attn-zoo that "
-            "saved it"
+            f"the model in {folder} needs version {replacement.attention_version} of {replacement.attention}, but this "
+            f"attn-zoo has version {version}. Load the model with the version of attn-zoo that saved it"
         )
 
 
@@ -120,7 +120,7 @@ def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> Non
         misfits += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
     if misfits:
         raise UnsupportedError(
-            f"the weights in {folder} do not fit the mechanisms that its configuration names: {', '.join(sorted(misfits)[:8])}. "
-            f"They were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: if "
-            "modules were renamed in between, load the model with that version, or pass key_mapping="
+            f"the weights in {folder} do not fit the mechanisms of its configuration: {', '.join(sorted(misfits)[:8])}. They "
+            f"were saved with transformers {getattr(model.config, 'transformers_version', None)}, and this is version "
+            f"{version}. Load the model with that version, or pass key_mapping= if modules were renamed"
         )

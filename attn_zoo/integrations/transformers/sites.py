@@ -51,8 +51,8 @@ def sites(model: nn.Module) -> list[Site]:
     found = [_site(name, module) for name, module in model.named_modules() if _attends(module)]
     if not found:
         raise UnsupportedError(
-            f"{type(model).__name__} has no module that calls transformers' attention interface; give a model that can be loaded "
-            "with attn_implementation='sdpa', such as BERT, RoBERTa, ViT, GPT-2 or Llama"
+            f"{type(model).__name__} must have a module that calls the attention interface of transformers, and has none. "
+            "Give a model that supports attn_implementation='sdpa', such as BERT, RoBERTa, ViT, GPT-2 or Llama"
         )
     return found
 
@@ -69,8 +69,8 @@ def _site(name: str, module: Any) -> Site:
     heads = _first(module, "num_attention_heads", "num_heads", "n_heads") or getattr(config, "num_attention_heads", None)
     if heads is None:
         raise UnsupportedError(
-            f"{name} ({type(module).__name__}) must have a number of heads under a known name, and has none, so it cannot be "
-            "replaced"
+            f"{name} ({type(module).__name__}) cannot be replaced, because its number of heads is not found "
+            "(num_attention_heads, num_heads or n_heads). List only other modules in layers="
         )
     head_dim = _first(module, "head_dim", "attention_head_size") or config.hidden_size // heads
     crosses = bool(getattr(module, "is_cross_attention", False)) or any(
@@ -115,8 +115,8 @@ def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Floa
     if fused is not None and not site.crosses:
         return fused.weight.T[at * site.width : (at + 1) * site.width], fused.bias[at * site.width : (at + 1) * site.width]
     raise UnsupportedError(
-        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a known name. This mechanism needs one, "
-        "because a further projection starts as a copy of it; choose a mechanism without streams"
+        f"{site.name} ({type(site.module).__name__}) must have a {which} projection, because a further projection of this "
+        "mechanism starts as its copy, but none is found. Choose another mechanism"
     )
 
 
@@ -141,7 +141,7 @@ def positions(model: Any) -> int:
             return table.num_embeddings - table.padding_idx - 1  # RoBERTa numbers positions from its padding index + 1
     longest = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(longest, int):
-        raise ValueError(f"{type(model).__name__} does not tell its number of positions; pass length=")
+        raise ValueError(f"the number of positions of {type(model).__name__} is unknown, but must be known. Give length=NUMBER")
     return longest
 
 
@@ -154,6 +154,6 @@ def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
     if weight is None:
         raise UnsupportedError(
-            f"{type(module).__name__} must have weights in floating point, and has none; load the model without quantisation"
+            f"{type(module).__name__} must have floating-point weights, and has none. Load the model without quantisation"
         )
     return weight.device, weight.dtype

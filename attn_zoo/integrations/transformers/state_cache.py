@@ -80,8 +80,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
             UnsupportedError: always; a state does not store single tokens.
         """
         raise UnsupportedError(
-            "tokens cannot be removed from a recurrent state, because it does not store single tokens; generate without an "
-            "assistant model"
+            "tokens cannot be removed from a recurrent state, because the state does not store single tokens. Generate "
+            "without an assistant model"
         )
 
     def offload(self) -> None:

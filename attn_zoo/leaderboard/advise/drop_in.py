@@ -43,9 +43,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
     if found is None:
         return Answer(TITLE, "", (), (), False, (), (), None)
     if found.get("experiment") != "transplant":
-        raise ValueError(
-            f"a file about encoders must be one that attn-zoo transplant wrote; got one of experiment {found.get('experiment')!r}"
-        )
+        raise ValueError(f"--transplant must name a file that attn-zoo transplant wrote; got a file of {found.get('experiment')!r}")
     points = [p for p in found["points"] if candidates is None or p["control"] or p["attention"] in candidates]
     students, controls = _students(points, control=False), _students(points, control=True)
     evidence, no_evidence, judged = [], [], []
