@@ -76,9 +76,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         super().__init__()
         card = self.card
         if geometry.causal and not card.can.causal:
-            raise UnsupportedError(
-                f"{card.name} does not support causal attention. Build it with causal=False, or choose another mechanism"
-            )
+            raise UnsupportedError(f"{card.name} has no causal form. Build it with causal=False, or choose another mechanism")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(
                 f"{card.name} must have as many queries as keys; got {geometry.queries} and {geometry.keys}. Build it with "
@@ -351,7 +349,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             )
         if not isinstance(key_valid, Tensor) or key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
             raise ValueError(
-                f"{card.name}: key_valid must be a boolean tensor of shape (batch, keys) = ({batch}, {keys}), True for real "
+                f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for real "
                 f"tokens; got {kind_of(key_valid)}"
             )
 

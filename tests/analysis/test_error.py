@@ -70,7 +70,7 @@ def test_the_error_is_frobenius_over_real_queries_and_by_head():
     valid = torch.tensor([[True, True, False]])
     assert relative_error(out, exact, valid).tolist() == [[pytest.approx(1 / 5), 0.0]]
     assert relative_error(out, exact)[0, 0] > 5, "without a mask the last query counts"
-    with pytest.raises(ValueError, match="zero or not finite"):
+    with pytest.raises(ValueError, match="must be finite and not zero"):
         relative_error(out, torch.zeros_like(exact))
 
 
@@ -192,5 +192,5 @@ def test_refusals_are_named(inputs, reference):
         Reference([padded(inputs, 0.0)]).error("fnet", {})
     with pytest.raises(ValueError, match="at least one layer"):
         Reference([])
-    with pytest.raises(ValueError, match="zero or not finite"):
+    with pytest.raises(ValueError, match="must be finite and not zero"):
         Reference([replace(inputs, value=torch.zeros_like(inputs.value))])

@@ -102,7 +102,7 @@ def test_templates_are_all_used_and_shipped():
         ("2fast", "must begin with a small letter"),
         ("_hidden", "write hidden"),
         ("a__b", "write a_b"),
-        ("naïve", "small ASCII letters"),
+        ("naïve", "followed by small letters"),
         ("naïve", "got 'naïve'. Write naive"),
         ("größe", "write grosse"),
         ("", "got ''"),

@@ -144,7 +144,9 @@ def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
         assert built(torch.randn(2, 1, 8, 8)).shape == registers(torch.randn(2, 1, 8, 8)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another attention")])
+@pytest.mark.parametrize(
+    ("backbone", "words"), [("vit_tyni", "must be a model of timm"), ("resnet18", "a ResNet|another attention")]
+)
 def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
     with pytest.raises(UnsupportedError, match=words):
         model(IMAGES, backbone=backbone)

@@ -137,11 +137,11 @@ def test_an_encoder_and_a_decoder_are_joined_by_a_call_for_each():
         join_layers(stack)
         join_layers(stack)
     assert len([name for name in both.state_dict() if "own_maps" in name]) == 2
-    with pytest.raises(UnsupportedError, match="another stack already"):
+    with pytest.raises(UnsupportedError, match="already joined with other layers"):
         join_layers(both)
     stack = stack_of({}, {}, {})
     join_layers(stack)
-    with pytest.raises(UnsupportedError, match="another stack already"):
+    with pytest.raises(UnsupportedError, match="already joined with other layers"):
         join_layers(stack[1:])
 
 

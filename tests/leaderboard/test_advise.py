@@ -344,7 +344,7 @@ def test_without_records_every_use_case_has_no_evidence():
         ("{", "is not JSON"),
         ('{"experiment": "growth"}', "is a file of growth"),
         ("[]", "another kind"),
-        ("unfinished", "was not finished"),
+        ("unfinished", "are not complete"),
     ],
 )
 def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):

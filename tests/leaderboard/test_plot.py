@@ -238,7 +238,7 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
     [
         ({"experiment": "cost"}, "of attn-zoo measure experiment=growth wrote"),
         ({"complete": False}, "not finished"),
-        ({"cells": None}, "not a complete"),
+        ({"cells": None}, "must be a complete measurement"),
     ],
 )
 def test_other_measurements_are_refused(tmp_path, changes, message):

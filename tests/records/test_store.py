@@ -53,7 +53,7 @@ def test_a_run_whose_record_no_reader_would_accept_is_recorded_as_failed(tmp_pat
             Store(tmp_path).add(odd)
         path = Store(tmp_path).add(_readable(odd))
         assert read_record(path).status == "failed"
-        assert "no reader would accept the record" in str(read_record(path).reason)
+        assert "the record of this run is not valid" in str(read_record(path).reason)
     assert _readable(make_record()) == make_record()
 
 

@@ -110,7 +110,7 @@ def test_shared_heads_of_keys_and_values_are_run_counted_and_told_apart():
     with pytest.raises(ValueError, match=r"model.key_value_heads must divide model.heads.* got 3 for 4 heads"):
         ModelSpec(key_value_heads=3)
     refused = run(spec(task="digits", key_value_heads=1), Quiet())
-    assert refused.status != "done" and "tasks on tokens" in str(refused.reason)
+    assert refused.status != "done" and "for tasks on images" in str(refused.reason)
 
 
 def test_latents_are_run_counted_and_told_apart():
@@ -122,7 +122,7 @@ def test_latents_are_run_counted_and_told_apart():
     with pytest.raises(ValueError, match=r"model.latent_dim must be an integer >= 0; got -1"):
         ModelSpec(latent_dim=-1)
     refused = run(spec(task="digits", latent_dim=4), Quiet())
-    assert refused.status != "done" and "tasks on tokens" in str(refused.reason)
+    assert refused.status != "done" and "for tasks on images" in str(refused.reason)
 
 
 @pytest.mark.process

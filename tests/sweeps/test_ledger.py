@@ -172,7 +172,7 @@ def test_records_are_compared_without_trials_and_other_settings_are_a_change():
     after = [trial(0, valid=0.5), trial(1, valid=0.9), *(chosen(seed, rate=0.03) for seed in (1, 2, 3))]
     (finding,) = difference(before, after).failing(["changed"])
     assert "budget.learning_rate 0.002 became 0.03" in finding.text
-    with pytest.raises(ValueError, match="holds no record"):
+    with pytest.raises(ValueError, match="must hold at least one record"):
         difference([trial(0, valid=0.5)], before)
 
 

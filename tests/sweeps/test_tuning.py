@@ -134,7 +134,7 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
     [
         (["attention=linformer,softmax"], "attention must be one value, because a study has one mechanism, one task and one seed"),
         (["seed=0,1"], "seed must be one value, because a study has one mechanism, one task and one seed"),
-        (["budget.steps=10,20"], "the same for every row of a table"),
+        (["budget.steps=10,20"], "the same for all configurations of a table"),
         (["model.depth=1,2"], "model.depth cannot be searched"),
         (["budget.learning_rate=interval(0,1)"], "budget.learning_rate must be above 0"),
         (["attention=linformer", "attention.projected_length=choice(4,17)"], "must be less than the 17 keys"),

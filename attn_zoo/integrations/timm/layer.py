@@ -338,8 +338,7 @@ copyreg.pickle(BoundType, _reduce)
 def _other_causality(name: str, can: bool, is_causal: bool) -> str:
     if is_causal and not can:
         return (
-            f"{name} does not support causal attention, so is_causal must be False. Call the model without is_causal, or choose "
-            "another mechanism"
+            f"{name} has no causal form, so is_causal must be False. Call the model without is_causal, or choose another mechanism"
         )
     return (
         f"{name} in timm was built with causal={not is_causal}, so is_causal must be {not is_causal}; got {is_causal}. Call "
