@@ -374,7 +374,7 @@ def test_a_context_is_remembered_for_queries_of_any_number():
 
 
 def test_what_cannot_be_remembered_or_recalled_is_refused():
-    with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
+    with pytest.raises(UnsupportedError, match="reformer computes queries and keys by one projection"):
         build("reformer").remember(tokens())
     layer = build("softmax")
     with pytest.raises(ValueError, match="context and key_valid must not be given with remembered"):

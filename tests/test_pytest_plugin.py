@@ -105,7 +105,7 @@ def test_failed_checks_can_be_run_again_alone(zoo, pytester):
     ("target", "message"),
     [
         ("listop", "--attn-zoo: no attention or task is called 'listop'; did you mean 'listops'"),
-        ("lost.py", "--attn-zoo: there is no file lost.py"),
+        ("lost.py", "--attn-zoo: the file lost.py does not exist"),
         ("attn_zoo.contract:Geometry", "is not a class with a card"),
     ],
 )

@@ -79,7 +79,7 @@ def test_one_hybrid_has_one_name():
     [
         ("linformer+softmaks", "no attention is called 'softmaks'; did you mean 'softmax'"),
         ("linformer[projected_lenght=8]+softmax", "no option of attention linformer is called 'projected_lenght'; did you mean"),
-        ("linformer+linformer", "all layers of 'linformer\\+linformer' are linformer; write linformer"),
+        ("linformer+linformer", "all layers of 'linformer\\+linformer' are linformer. Write linformer"),
         (
             "linformer[projected_length=8]+softmax+linformer[projected_length=9]",
             "linformer must have the same options in all layers",
@@ -163,7 +163,7 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
         ("a,,b", "a configuration must be written NAME"),
         ("linformer[8]", "options in brackets must be written OPTION=VALUE, separated by commas; got '8' in 'linformer[8]'"),
         ("linformer[projected_length=]", "options in brackets must be written OPTION=VALUE"),
-        ("linformer[projected_length=8,projected_length=9]", "option projected_length is given twice"),
+        ("linformer[projected_length=8,projected_length=9]", "projected_length is given twice"),
         ("linformer[projected_length=8|]", "there must be a value on both sides of each '|'"),
         ('linformer[projected_lengths="8\\x"]', "must be valid JSON"),
         ("softmax,softmax", "softmax is named twice"),
@@ -177,7 +177,7 @@ def test_what_is_no_row_is_refused_by_name(text, message):
 
 
 def test_a_command_of_plain_forms_takes_no_implementation():
-    with pytest.raises(ValueError, match="linformer:sdpa: all are plain here; leave out :sdpa"):
+    with pytest.raises(ValueError, match=r"linformer:sdpa: all are plain here. Leave out :sdpa"):
         rows_of("softmax,linformer:sdpa", plain="all are plain here")
 
 

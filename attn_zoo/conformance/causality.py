@@ -151,7 +151,7 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
     """In a causal geometry, marking later positions as padding changes no earlier output."""
     _causal(subject)
     if not subject.card.can.key_padding:
-        raise NotApplicable("key_padding is not claimed")
+        raise NotApplicable("the card does not declare key_padding")
     for geometry in subject.short_and_long():
         if not geometry.causal:
             continue
@@ -174,7 +174,7 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
     prefix."""
     whole = _causal(subject)
     if not subject.card.can.any_length:
-        raise NotApplicable("the mechanism does not claim any_length: it runs at the length that it was built for")
+        raise NotApplicable("the card does not declare any_length, so the mechanism runs only at the length that it was built for")
     request = subject.draw(whole, queries=PREFIXED, keys=PREFIXED, batch=2)
     with torch.no_grad():
         outputs = request(whole)
@@ -201,7 +201,7 @@ def causal_output_sees_the_past(subject: Subject) -> None:
 def _causal(subject: Subject) -> Attention:
     """Causal module at the length of the check."""
     if not subject.causal:
-        raise NotApplicable("causal is not claimed")
+        raise NotApplicable("the card does not declare causal")
     return subject.build(subject.geometry(causal=True))
 
 

@@ -162,7 +162,7 @@ def _require_zeros(out: Tensor, what: str) -> None:
 
 def _require_padding(subject: Subject) -> None:
     if not subject.card.can.key_padding:
-        raise NotApplicable("key_padding is not claimed")
+        raise NotApplicable("the card does not declare key_padding")
 
 
 def _masked(subject: Subject, module: Attention) -> Request:

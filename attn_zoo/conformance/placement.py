@@ -31,7 +31,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
     """
     can = subject.card.can
     if not can.key_padding:
-        raise NotApplicable("key_padding is not claimed")
+        raise NotApplicable("the card does not declare key_padding")
     if not can.any_length:
         raise NotApplicable("the card does not declare any_length, because the weights belong to positions")
     proved, told = 0, []

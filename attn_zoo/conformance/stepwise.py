@@ -183,7 +183,7 @@ def empty_batches_step_or_are_refused(subject: Subject) -> None:
 
 def _stepping(subject: Subject) -> Attention:
     if not subject.card.can.stepwise:
-        raise NotApplicable("stepwise is not claimed")
+        raise NotApplicable("the card does not declare stepwise")
     if not subject.causal:
         raise NotApplicable("these options have no causal form")
     return subject.build(subject.geometry(causal=True))

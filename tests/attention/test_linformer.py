@@ -252,5 +252,5 @@ def test_full_rank_is_softmax_when_asked_for():
 
 
 def test_layers_with_lengths_of_their_own_must_know_which_they_are():
-    with pytest.raises(UnsupportedError, match="call attn_zoo"):
+    with pytest.raises(UnsupportedError, match="Call attn_zoo"):
         build(projected_lengths="6/4")(*draw())

@@ -64,7 +64,7 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
         ({"depth": 2, "level": "block"}, "depth= must not be given with level=block, because it is used only with level=model"),
         ({"level": "model", "task": "listopps"}, "no task is called 'listopps'"),
         ({"level": "model", "task": "listops", "task_level": "huge"}, "no level of task listops is called 'huge'"),
-        ({"level": "model", "task": "digits"}, "the images of digits have one length"),
+        ({"level": "model", "task": "digits"}, "all images of digits have the same length"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
         ({"dim": 15}, "dim= must be a multiple of heads="),
         ({"lengths": []}, "lengths must be different integers"),

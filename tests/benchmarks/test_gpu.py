@@ -154,4 +154,4 @@ def test_shares_of_time_add_up():
 def test_results_of_another_device_are_not_mixed_with_these(tmp_path, capsys):
     (tmp_path / "environment.json").write_text(json.dumps({**describe_environment("cpu"), "device": "cuda"}), encoding="utf-8")
     assert main([str(tmp_path), "--device", "cpu", "--parts", "kit", "--attentions", "none"]) == 2
-    assert "already holds results with another device; name another folder" in capsys.readouterr().err
+    assert "already holds results with another device. Name another folder" in capsys.readouterr().err

@@ -164,7 +164,7 @@ def test_another_file_is_not_overwritten(content, scripted, tmp_path, monkeypatc
     file.write_text(content, encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         main([str(file), "--device", "interpreter"])
-    assert "name another file" in capsys.readouterr().err and file.read_text(encoding="utf-8") == content
+    assert "Name another file" in capsys.readouterr().err and file.read_text(encoding="utf-8") == content
 
 
 def test_results_in_the_interpreter_from_end_to_end(tmp_path):

@@ -94,14 +94,14 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "data=3"], "data is a group of settings, so one of its keys must be named"),
         (["run", "budget.steps=many"], "option steps must be an integer; got 'many'"),
         (["measure", "lengths=128"], "lengths must be a list in brackets of integers, such as [64,128]; got 128"),
-        (["measure", "--plugin=nosuch.py"], "there is no file nosuch.py"),
-        (["list", "plugin=nosuch.py"], "there is no file nosuch.py"),
+        (["measure", "--plugin=nosuch.py"], "the file nosuch.py does not exist"),
+        (["list", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["recommend", "--records", "nosuch"], "'nosuch' does not exist"),
         (["show", "softmax", "--records", "nosuch"], "'nosuch' does not exist"),
         (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
         (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),
-        (["list", "--plugin", "nosuch.py"], "there is no file nosuch.py"),
-        (["run", "plugin=nosuch.py"], "there is no file nosuch.py"),
+        (["list", "--plugin", "nosuch.py"], "the file nosuch.py does not exist"),
+        (["run", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
     ],
 )
 def test_a_mistake_is_one_line_with_what_to_write(words, message, tmp_path, monkeypatch, capsys):

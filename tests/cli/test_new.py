@@ -100,11 +100,11 @@ def test_templates_are_all_used_and_shipped():
     [
         ("My-Attention", "because it names a Python package; got 'My-Attention'. Write my_attention"),
         ("2fast", "must begin with a small letter"),
-        ("_hidden", "write hidden"),
-        ("a__b", "write a_b"),
+        ("_hidden", "Write hidden"),
+        ("a__b", "Write a_b"),
         ("naïve", "followed by small letters"),
         ("naïve", "got 'naïve'. Write naive"),
-        ("größe", "write grosse"),
+        ("größe", "Write grosse"),
         ("", "got ''"),
         ("lambda", "must not be a keyword of Python"),
         ("null", "must not be a word that the command line reads as a value"),
@@ -139,11 +139,11 @@ def test_the_class_may_be_named(tmp_path):
     ("name", "message"),
     [
         ("palin dromes", "followed by letters and digits (ASCII); got 'palin dromes'. Write PalinDromes"),
-        ("my_task", "write MyTask"),
+        ("my_task", "Write MyTask"),
         ("2Fast", "got '2Fast'"),
         ("", "got ''"),
         ("Options", "must not be 'Options', because its module uses this name for something else"),
-        ("Task", "choose another"),
+        ("Task", "Choose another"),
     ],
 )
 def test_names_that_no_class_can_have_are_refused_before_anything_is_written(name, message, tmp_path, monkeypatch, capsys):

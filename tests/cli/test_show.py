@@ -142,7 +142,7 @@ def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_
 def test_without_records_the_error_names_the_folder_and_the_records_of_the_package(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["show", "long_short"]) == 2
-    assert "the folder 'runs' of records does not exist; add --reference" in capsys.readouterr().err
+    assert "the folder of records 'runs' does not exist. Name your own folder" in capsys.readouterr().err
     Path("runs").mkdir()
     assert main(["show", "long_short", "--all"]) == 2
     assert "the folder of records 'runs' holds no records. Name your own folder" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def test_a_file_cut_short_is_named(name, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"text": "a"', "line 2 is not JSON"),
+        ('{"text": "a"', "line 2 must be JSON"),
         ('{"text": "a"}', "line 2 must be an object with text, label; it lacks label"),
         ('["a", 1]', "line 2 must be an object with text, label; it lacks label, text"),
     ],
@@ -105,7 +105,7 @@ def test_a_missing_data_set_says_what_to_put_where(tmp_path):
 
 def test_a_damaged_data_set_is_named_with_its_file(tmp_path):
     write(tmp_path / "some.jsonl", b"{")
-    with pytest.raises(DamagedDataError, match=r"Some Texts: .*some.jsonl, line 1 is not JSON.*data verify some"):
+    with pytest.raises(DamagedDataError, match=r"Some Texts: .*some.jsonl, line 1 must be JSON.*data verify some"):
         SOME.load(tmp_path)
 
 

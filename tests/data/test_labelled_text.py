@@ -40,7 +40,7 @@ def test_json_lines_are_read_packed_or_not_and_only_a_newline_ends_a_line(tmp_pa
         ('{"label": "no"}', "line 2 must be an object with label, a; it lacks a"),
         ('{"label": "no", "a": 3}', "line 2 must be a string; got int"),
         ('{"label": "no", "a": "\\ud800"}', "line 2 must be valid UTF-8 text, but holds a character that UTF-8 cannot encode"),
-        ('{"label": "no", "a": "x', "line 2 is not JSON"),
+        ('{"label": "no", "a": "x', "line 2 must be JSON"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path, line, said):

@@ -55,7 +55,7 @@ def test_the_loss_of_a_problem_falls_where_outputs_near_the_labels(problem: Prob
 
 def test_frames_are_not_pretrained_as_tokens():
     spec = TaskSpec(Frames(3), 9, 4)
-    with pytest.raises(UnsupportedError, match=r"the inputs of this task are frames; set budget\.pretrain_steps=0"):
+    with pytest.raises(UnsupportedError, match=r"the inputs of this task are frames. Set budget\.pretrain_steps=0"):
         build_token_reader(model_of(spec), spec)
     with pytest.raises(UnsupportedError, match="labelled by position"):
         build_token_reader(model_of(TaskSpec(Tokens(3), 9, 4, labels="position")), TaskSpec(Tokens(3), 9, 4, labels="position"))

@@ -161,5 +161,5 @@ def test_resizing_one_layer_of_those_that_share_is_noticed():
     first = stack[0]
     assert isinstance(first, MultiHeadAttention)
     first.resize_length(40)
-    with pytest.raises(UnsupportedError, match="call resize_length on every layer"):
+    with pytest.raises(UnsupportedError, match="Call resize_length on every layer"):
         stack[1](torch.randn(2, 20, 16))

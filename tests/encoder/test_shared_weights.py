@@ -155,7 +155,7 @@ def test_rows_of_a_table_start_from_the_same_shared_block():
 
 
 def test_keys_are_not_reused_where_they_are_also_queries_or_blocks_differ():
-    with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
+    with pytest.raises(UnsupportedError, match="reformer computes queries and keys by one projection"):
         model(attention="reformer", shared_weights=True, reuse_keys=True)
     with pytest.raises(ValueError, match="must go with shared_weights=True"):
         model(reuse_keys=True)

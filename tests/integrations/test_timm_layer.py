@@ -182,7 +182,7 @@ def test_a_compiled_model_answers_alike():
 
 def test_layers_are_joined_and_built_where_and_as_timm_says():
     built = vit(bound("linformer", projected_lengths="8/4", sharing="key_value"), dtype=torch.float64, device="cpu")
-    with pytest.raises(UnsupportedError, match=r"call attn_zoo\.join_layers"):
+    with pytest.raises(UnsupportedError, match=r"Call attn_zoo\.join_layers"):
         built(images().double())
     join_layers(built)
     assert built(images().double()).dtype == torch.float64

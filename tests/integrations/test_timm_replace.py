@@ -195,7 +195,7 @@ class TwoReadings(nn.Module):
         return self.attn(tokens)[:, :2] + self.attn(tokens[:, :2]) if self.called else tokens
 
 
-@pytest.mark.parametrize(("called", "words"), [(True, "2, 4"), (False, "none")])
+@pytest.mark.parametrize(("called", "words"), [(True, "2, 4"), (False, "no call")])
 def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
     model = TwoReadings(called)
     with pytest.raises(

@@ -185,7 +185,7 @@ OPTIONS = {
     "code": ({"trust_remote_code": True}, "is never run. Leave it out"),
     "no safetensors": ({"use_safetensors": False}, "format safetensors, .* leave use_safetensors out"),
     "0 for safetensors": ({"use_safetensors": 0}, "format safetensors"),
-    "another format": ({"gguf_file": "x.gguf"}, "format safetensors, .* leave gguf_file out"),
+    "another format": ({"gguf_file": "x.gguf"}, "format safetensors, .* Leave gguf_file out"),
 }
 
 

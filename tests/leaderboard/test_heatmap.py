@@ -304,7 +304,10 @@ def test_records_that_count_mechanisms_alone_show_them_at_one_length():
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"experiment": "growth"}, "experiment=counted wrote; .* is a file of growth"), ({"complete": False}, "not finished")],
+    [
+        ({"experiment": "growth"}, "experiment=counted wrote with output=, but .* is a file of growth"),
+        ({"complete": False}, "are not complete|is not complete"),
+    ],
 )
 def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
@@ -348,7 +351,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--format", "svg", "--seeds"], "leave out --seeds"),
+        (["--format", "svg", "--seeds"], "Leave out --seeds"),
         (["--format", "csv", "--costs", "some.json"], "--costs must go with --format terminal, html or svg"),
         (["--costs", "nowhere.json"], "nowhere.json"),
         (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),

@@ -279,7 +279,7 @@ def test_the_command_draws_pictures_beside_its_tables(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--format", "html", "--seeds"], "leave out --seeds"),
+        (["--format", "html", "--seeds"], "Leave out --seeds"),
         (["--output", "nowhere/page.html"], "is in a folder that does not exist"),
         (["--output", "."], "is a folder"),
     ],

@@ -229,7 +229,7 @@ def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--reference", "--records", "runs"], "give one of the two"),
+        (["--reference", "--records", "runs"], "Leave one of them out"),
         (["--reference", "nothing"], "--reference takes quickstart"),
     ],
 )

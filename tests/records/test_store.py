@@ -119,7 +119,7 @@ def test_a_full_disk_leaves_no_half_file_and_loses_nothing(tmp_path, monkeypatch
     store = Store(tmp_path)
     store.add(make_record())
     monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    with pytest.raises(OSError, match=r"No space left on device.*make room"):
+    with pytest.raises(OSError, match=r"No space left on device.*Make room"):
         store.add(make_record(seed=2))
     assert len(list(tmp_path.iterdir())) == 1
     assert len(store.load()[0]) == 1

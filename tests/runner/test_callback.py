@@ -93,7 +93,7 @@ def test_a_callback_that_fails_on_the_way_is_reported_once_and_costs_nothing(fol
     ("word", "says"),
     [
         ("logs", "callback= must be FILE.py:NAME"),
-        ("nowhere.py:Logs", "there is no file nowhere.py"),
+        ("nowhere.py:Logs", "the file nowhere.py does not exist"),
         ("{file}:Log", "this file has no class 'Log'"),
         ("{file}:Refuses", "could not be created: RuntimeError: no login. Mend the class, or leave callback= out"),
     ],

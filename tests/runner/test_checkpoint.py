@@ -210,7 +210,7 @@ def no_header(checkpoint: Checkpoint) -> None:
         (no_header, "is damaged"),
         (rewritten(torch="1.0"), "the checkpoint was written with torch 1.0, but torch"),
         (rewritten(attn_zoo="0.0"), "the checkpoint was written with attn_zoo 0.0"),
-        (rewritten(run_id="another"), r"the checkpoint belongs to another run \(another\)"),
+        (rewritten(run_id="another"), "the checkpoint belongs to another run (another)"),
         (rewritten(format=7), "but has format 7"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_metric_of_another_kind_of_problem_is_refused_by_name():
     assert metrics.measure_of("mse", numbers) is metrics.MEASURES["mse"]
     with pytest.raises(ValueError, match=r"accuracy cannot be used for this task, .* problem is regression. Use r2 or mse"):
         metrics.measure_of("accuracy", numbers)
-    with pytest.raises(ValueError, match="use f1_micro or f1_macro"):
+    with pytest.raises(ValueError, match="Use f1_micro or f1_macro"):
         metrics.measure_of("f1", TaskSpec(Tokens(2), 4, 2, problem="multi_label"))
     with pytest.raises(UnknownNameError, match="did you mean 'mse'"):
         metrics.measure_of("msee", numbers)

@@ -126,7 +126,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer[projected_length=24]"], "must be less than the 24 keys"),
         (["attention=performer", "attention.features=4,8"], "attention=NAME[features=4|8]"),
         (["attention=linformer", "dials.linformer.projected_length=4"], "no key of transplant is called 'dials."),
-        (["attention=linformer:sdpa"], "leave out :sdpa"),
+        (["attention=linformer:sdpa"], "Leave out :sdpa"),
         (["attention=linformer", "init=spectral"], "spectrum"),
         (["attention=linformer", "init=random,random"], "must not list a value twice"),
         (["attention=linformer", "seed=x"], "seed= must list integers"),
