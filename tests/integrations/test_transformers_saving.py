@@ -183,7 +183,7 @@ def test_code_in_a_folder_never_runs_and_nobody_is_asked(tmp_path, monkeypatch, 
 
 OPTIONS = {
     "code": ({"trust_remote_code": True}, "is never run. Leave it out"),
-    "no safetensors": ({"use_safetensors": False}, "format safetensors, .* leave use_safetensors out"),
+    "no safetensors": ({"use_safetensors": False}, "format safetensors, .* Leave use_safetensors out"),
     "0 for safetensors": ({"use_safetensors": 0}, "format safetensors"),
     "another format": ({"gguf_file": "x.gguf"}, "format safetensors, .* Leave gguf_file out"),
 }

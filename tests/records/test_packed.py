@@ -230,7 +230,7 @@ def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypat
     ("words", "said"),
     [
         (["--reference", "--records", "runs"], "Leave one of them out"),
-        (["--reference", "nothing"], "--reference takes quickstart"),
+        (["--reference", "nothing"], "--reference must be quickstart"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_words(command, words, said, capsys):
