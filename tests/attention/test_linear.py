@@ -109,7 +109,7 @@ def test_steps_that_make_no_sense_are_refused():
             step(causal, inputs, other)
     with pytest.raises(ValueError, match=r"must come from initial_state\(\) or from the previous step\(\); got NoneType"):
         step(causal, inputs, None)
-    with pytest.raises(ValueError, match="as many queries as keys; got 4 queries and 5 keys"):
+    with pytest.raises(ValueError, match="equally many queries and keys; got 4 queries and 5 keys"):
         step(causal, [inputs[0][:, :, 1:], *inputs[1:]], causal.initial_state(3, dtype=torch.float64))
     softmax = build_attention("softmax", causal.geometry)
     with pytest.raises(UnsupportedError, match="softmax cannot be called step by step, because it has no recurrent state"):

@@ -77,7 +77,7 @@ def test_leaderboard_formats_and_filters(swept):
     assert "none" in shown and "softmax" not in shown, "rows of others are not shown; a note, indented, may name what they set"
     assert "no records" in zoo("leaderboard", cwd=folder.parent).stdout
     missing = zoo("leaderboard", "--records", "nowhere", cwd=folder)
-    assert missing.returncode == 2 and "there is no 'nowhere'" in missing.stderr
+    assert missing.returncode == 2 and "'nowhere' does not exist" in missing.stderr
 
 
 @pytest.mark.parametrize(

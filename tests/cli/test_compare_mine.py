@@ -149,5 +149,5 @@ def test_targets_are_rows_or_what_paths_register():
     ]
     assert [str(row) for row in named_rows([UNIFORM])] == ["uniform"]
     assert [str(row) for row in named_rows([UNIFORM, "linear"])] == ["linear"]
-    with pytest.raises(FileNotFoundError, match=r"no file nosuch.py"):
+    with pytest.raises(FileNotFoundError, match=r"file nosuch.py does not exist"):
         named_rows(["nosuch.py"])

@@ -212,9 +212,9 @@ def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for words, message in (
         ([a, str(tmp_path / "nowhere")], "does not exist"),
-        ([a, str(tmp_path / "empty")], "B holds no record"),
+        ([a, str(tmp_path / "empty")], "B must hold at least one record"),
         ([a, a, "--fail-on", "ugly"], "--fail-on must list some of worse, slower, larger"),
-        ([a, a, "--tolerance", "-1"], "tolerances must be 0 or more"),
+        ([a, a, "--tolerance", "-1"], "tolerances must be at least 0"),
     ):
         assert main(["diff", *words]) == 2
         assert message in capsys.readouterr().err

@@ -271,7 +271,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--for", "vision", "--causal"], "the tasks of --for vision are bidirectional. Leave out --causal"),
         (["--accept", "-1"], "--accept must be a loss of at least 0 and less than 100 points; got -1"),
         (["--task", "digits"], "there are no bidirectional records of --task digits, only of copying, "),
-        (["--records", "nowhere"], "there is no 'nowhere'"),
+        (["--records", "nowhere"], "'nowhere' does not exist"),
         (["--transplant", "t.json"], "--transplant must go with --trained"),
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linformer[k=8]"], "no option of attention linformer is called 'k'"),

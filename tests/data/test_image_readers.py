@@ -61,7 +61,7 @@ def test_an_npz_of_grey_images_needs_no_channels_and_any_count_can_be_taken(tmp_
             r"20 images of .* \(3, 6, 8\); 20 of \(3, 8, 6\)",
         ),
         ({"test_images": np.zeros((20, 8), np.uint8)}, r"must have shape \(images, height, width, channels\); got \(20, 8\)"),
-        ({"train_images": np.zeros((29, 8, 6, 3), np.uint8)}, "train_images holds 29 images .*; 30 of"),
+        ({"train_images": np.zeros((29, 8, 6, 3), np.uint8)}, "train_images must hold 30 images .*; it holds 29"),
         (
             {"train_labels": np.zeros(29, np.uint8)},
             r"must hold 30 integers in one dimension; got labels of type uint8 and shape \(29,\)",
@@ -128,7 +128,7 @@ def test_damaged_strips_are_named(tmp_path):
     without = {name: data for name, data in whole.items() if name != "labels.npy"}
     unlike = {
         r"train\.zip/images-000.webp must be 6 pixels wide and a multiple of 8 pixels high; got 5 by 64": narrow,
-        r"train\.zip holds 22 images .*; 30 of": {name: data for name, data in whole.items() if "001" not in name},
+        r"train\.zip must hold 30 images .*; it holds 22": {name: data for name, data in whole.items() if "001" not in name},
         r"train\.zip: labels.npy must hold 30 integers .* of type uint8 and shape \(20,\)": strips(
             made["train_images"], made["test_labels"]
         ),

@@ -121,7 +121,7 @@ def test_what_the_hub_sends_short_is_not_kept(tmp_path, hub):
     hub.tables = {"train": {"text": ["a"], "label": [1]}}
     with pytest.raises(ValueError, match="must have 2 examples, as published, but was sent with 1"):
         fetch_rows("who/what", {"train": tmp_path / "x.jsonl"}, {"text": "text", "label": "label"}, rows={"train": 2})
-    with pytest.raises(ValueError, match="split train lacks sentence; it has text, label"):
+    with pytest.raises(ValueError, match="split train must have the columns sentence; it has only text, label"):
         fetch_rows("who/what", {"train": tmp_path / "x.jsonl"}, {"sentence": "text"})
     assert not list(tmp_path.iterdir())
 

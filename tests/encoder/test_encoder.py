@@ -157,7 +157,7 @@ def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
 def test_sequences_beyond_the_built_length_are_refused():
     with pytest.raises(ValueError, match="built for at most 20 tokens; got 21"):
         model(WORDS)(torch.ones(1, 21, dtype=torch.long))
-    with pytest.raises(ValueError, match="no padding"):
+    with pytest.raises(ValueError, match="images are never padded"):
         model(IMAGES)(torch.zeros(1, 1, 8, 8), torch.ones(1, 16, dtype=torch.bool))
 
 

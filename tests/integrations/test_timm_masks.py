@@ -77,7 +77,7 @@ def test_what_is_no_padding_is_refused(mask, error, words):
 
 
 def test_a_mask_of_two_meanings_is_refused():
-    with pytest.raises(ValueError, match=r"can mean \(batch, keys\) or \(queries, keys\)"):
+    with pytest.raises(ValueError, match=r"is ambiguous, because it fits \(batch, keys\) and \(queries, keys\)"):
         valid_of(CAUSAL, causal=True, batch=6)
 
 

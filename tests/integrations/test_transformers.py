@@ -130,7 +130,7 @@ def test_cross_attention_where_it_is_claimed(make):
     torch.testing.assert_close(out[real], expected[real], rtol=0, atol=1e-10)
     assert torch.isfinite(replace_attention(copy.deepcopy(model), "luna")(**batch)[0]).all()
     untouched = copy.deepcopy(model)
-    with pytest.raises(UnsupportedError, match=r"another sequence.*layers="):
+    with pytest.raises(UnsupportedError, match=r"is cross-attention.*layers="):
         replace_attention(untouched, "longformer")
     assert zoo_layers(untouched) == [] and untouched.config._attn_implementation == "eager"
 

@@ -112,7 +112,7 @@ def test_a_module_without_a_mechanism_is_refused():
             "must have a module that calls the attention interface of transformers",
         ),
         (lambda: weights_wanted(tiny.build("bert", attn_implementation="eager")), {}, UnsupportedError, "output_attentions"),
-        (lambda: renamed(tiny.build("bert")), {}, UnsupportedError, "has no query projection"),
+        (lambda: renamed(tiny.build("bert")), {}, UnsupportedError, "must have a query projection"),
     ],
 )
 def test_a_replacement_is_refused_and_changes_nothing(make, keywords, error, words):

@@ -354,7 +354,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
         (["--format", "svg", "--seeds"], "Leave out --seeds"),
         (["--format", "csv", "--costs", "some.json"], "--costs must go with --format terminal, html or svg"),
         (["--costs", "nowhere.json"], "nowhere.json"),
-        (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),
+        (["--format", "svg", "--records", "nowhere"], "'nowhere' does not exist"),
     ],
 )
 def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, words, said):

@@ -236,8 +236,8 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"experiment": "cost"}, "of attn-zoo measure experiment=growth wrote"),
-        ({"complete": False}, "not finished"),
+        ({"experiment": "cost"}, "that attn-zoo measure experiment=growth wrote"),
+        ({"complete": False}, "is not complete|are not complete"),
         ({"cells": None}, "must be a complete measurement"),
     ],
 )

@@ -80,8 +80,8 @@ def test_a_truncated_record_is_named(tmp_path, cut):
         (lambda d: d["spec"].update(seed=7), "edited", "the record was changed after it was written: its run_id"),
         (lambda d: d["spec"]["budget"].update(steps=1), "edited", "the record was changed after it was written: its run_id"),
         (lambda d: d["task_card"].update(version="2"), "edited", "the record was changed after it was written: its run_id"),
-        (lambda d: d["task_card"].update(name="listops"), "edited", "card names task 'listops', its spec 'digits'"),
-        (lambda d: d["attention_card"].update(name="performer"), "edited", "card names attention 'performer'"),
+        (lambda d: d["task_card"].update(name="listops"), "edited", "card names the task 'listops', but its spec names 'digits'"),
+        (lambda d: d["attention_card"].update(name="performer"), "edited", "card names the attention 'performer'"),
         (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but 0.81 on its curve"),
         (lambda d: d["data"]["test"].update(digest="other"), "data differ", "the test split of digits"),
     ],
@@ -249,7 +249,7 @@ def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
     assert f" copy-{first.name}" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert main(["records", "verify", "--records", str(tmp_path / "nowhere")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert main(["records", "verify", "--records", str(first)]) == 2
     assert "is a file. Name the folder" in capsys.readouterr().err
 

@@ -169,7 +169,9 @@ def test_missing_and_damaged_files_are_named(small):
     with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz is not a whole file"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.unlink()
-    with pytest.raises(MissingDataError, match=r"t10k-labels-idx1-ubyte.gz is missing .* the rest of idx files in mnist is there"):
+    with pytest.raises(
+        MissingDataError, match=r"t10k-labels-idx1-ubyte.gz is missing .* where the rest of idx files in mnist is present"
+    ):
         build_task("mnist", root=str(small), valid=10).examples("test")
 
 
