@@ -136,7 +136,7 @@ def test_folders_that_do_not_fit_are_named(folder):
     with pytest.raises(DamagedDataError, match=r"val.dog must hold an image, but no file in it ends in one of .bmp"):
         build(folder).examples("test")
     shutil.rmtree(folder / "val")
-    with pytest.raises(MissingDataError, match="found: train"):
+    with pytest.raises(MissingDataError, match="it holds train"):
         build(folder).examples("test")
 
 
