@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path):
     cut_short(tmp_path)
     again = Checkpoint(tmp_path, "known")
     again.open()
-    with pytest.raises(CheckpointError, match=r"must have the same shape .*delete .* to start again from step 0"):
+    with pytest.raises(CheckpointError, match=r"must have the same shape .*Delete .* to start again from step 0"):
         run(spec("none"), Quiet(), None, again)
     assert again.path.exists()
 
