@@ -182,7 +182,7 @@ def test_bad_input_is_refused_in_words(words, message, tmp_path, capsys, monkeyp
 
 def test_text_that_is_too_short_and_lengths_that_are_too_long(folder, text, capsys):
     assert analyze("--model", folder, "--text", text, "--length", 20, "--sentences", 12) == 2
-    assert "part 1 of 12 gives" in capsys.readouterr().err
+    assert "each of its 12 parts must give 20 tokens, but part 1 gives" in capsys.readouterr().err
     assert analyze("--model", folder, "--text", text, "--length", 25) == 2
     assert "has positions for 24 tokens" in capsys.readouterr().err
     assert analyze("--model", folder, "--images", text.parent) == 2

@@ -2,7 +2,7 @@
 at α = 2.
 
 Sparsemax is from Martins and Astudillo 2016 (arXiv:1602.02068). The family and its algorithms are from Peters et al. 2019
-(arXiv:1905.05702). = (SOFTMAX, ENTMAX15, SPARSEMAX) Values of α for which weights follow from the threshold by a simple formula.
+(arXiv:1905.05702).
 """
 
 from __future__ import annotations
