@@ -82,6 +82,5 @@ def test_imports_inside_functions_count():
 
 
 def test_docstrings_and_empty_lines_do_not_count():
-    assert (
-        lines_of_code('"""Words\nand words."""\n\nA = 1\n"""What A is."""\n\n\ndef f():\n    """More."""\n    return "text"\n') == 3
-    )
+    source = '"""Words\nand words."""\n\nA = 1\n"""What A is."""\n\ndef f():\n    """More."""\n    return "text"\n'
+    assert lines_of_code(source) == 3
