@@ -134,7 +134,7 @@ def test_times_that_are_none_are_refused(wrong):
 
 
 def test_bad_shares_are_refused():
-    with pytest.raises(ValueError, match=r"at least 0; got -0\.1"):
+    with pytest.raises(ValueError, match=r"at least 0, because .*; got -0\.1"):
         compare([1.0] * 6, [1.0] * 6, smallest=-0.1)
     with pytest.raises(ValueError, match="greater than 0 and less than 1; got 1"):
         fewest_rounds(1.0)
