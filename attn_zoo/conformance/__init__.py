@@ -1,4 +1,5 @@
-"""Conformance tests for mechanisms and tasks. Each capability on a card is tested, and so is the error for each missing one."""
+"""Conformance tests for mechanisms and tasks. They test that each capability on a card (registered description) works, and
+that a request for any other capability raises an error."""
 
 from attn_zoo.conformance import task_leaks  # noqa: F401 (registers its checks)
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve

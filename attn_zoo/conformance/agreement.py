@@ -1,5 +1,5 @@
-"""Checks that compare a mechanism with references: softmax attention, its ``definition``, and ``eager``. One more check compares
-compressing tokens before they are projected with compressing them afterwards."""
+"""Checks that compare a mechanism with references: softmax attention, its method ``definition``, and its implementation ``eager``.
+One more check compares compressing tokens before they are projected with compressing them afterwards."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
 
 TWICE = 2.0
-"""Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
+"""Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
 ULPS, MANY_ULPS = 8, 16
-"""Further error that is allowed, in roundings of the largest number: at the length of the check, and at the many drawn sizes."""
+"""Errors that are permitted in addition, as numbers of roundings of the largest number: at a few fixed sizes, and at the sizes that
+are drawn at random."""
 
 SLOW = 20.0
-"""Seconds of the processor that a definition may take in one check; for each value of an option, a sixth of them."""
+"""CPU seconds that a definition may take in one check. If the check is brief (``Subject.brief``), a sixth of them."""
 clock = time.process_time
-"""Clock of a definition, which counts no time of other processes."""
+"""Function that returns the CPU seconds that this process has used."""
 
 UNPADDED = 3
-"""Number of examples without padding beside the four with it in comparisons with the definition."""
+"""Number of examples without padding in a batch for comparisons with the definition. Four examples have padding."""
 
 NEARBY = 8
-"""Number of inputs, each perturbed by one rounding, at which eager's error is also taken if its error at the given inputs is not
-enough."""
+"""Number of copies of the inputs at which the error of ``eager`` is measured again if an implementation exceeds the limit. In a
+copy, each number is changed by one rounding."""
 
 
 @attention_check("implementation")
@@ -43,7 +44,8 @@ def limit_is_softmax(subject: Subject) -> str | None:
     """A mechanism that declares ``exact`` equals softmax attention at every tested size, with and without padding. This also holds
     for inputs 100 times as large. If the mechanism has attention sinks, softmax attention has the same sinks here.
 
-    A mechanism that is not exact equals softmax attention if ``softmax_limit`` builds it, a function that its card may have.
+    If the mechanism is not exact, its card may have a function ``softmax_limit``. The mechanism that this function builds equals
+    softmax attention.
     """
     card = subject.card
     if card.can.exact:

@@ -1,10 +1,11 @@
 """Functions that compute the examples of a task a second time, to check that they are reproducible.
 
-They are computed in this process after its caches are cleared, and in a subprocess with a different hash seed. A different hash
-seed changes the order of Python sets. The subprocess does not read cached files, because this process has written them.
+The second time, the examples are computed in this process after its caches are cleared, and in a subprocess with a different hash
+seed. A different hash seed changes the order of Python sets. The subprocess does not read cached files, because this process has
+written them.
 
-The subprocess is started once and forks for each task, which saves seconds of imports. On systems without fork, it ends after one
-task.
+The subprocess is started once and forks for each task, which saves seconds of imports. On systems without fork, the subprocess ends
+after one task.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ THEMES = (
 DEFAULT = "default"
 
 NO_DEFINITION = "no definition: nobody has compared the output with your equation"
-"""Gap that a verdict names."""
+"""Warning in the report of a mechanism that is not exact and has no method ``definition``."""
 
 
 def resolve(target: str) -> AttentionCard | TaskCard:

@@ -16,11 +16,11 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention
 
 ROWS = 2**21
-"""Largest number of query-key pairs of a head in one call; more cuts take several calls."""
+"""Largest number of query-key pairs per head in one call. Each cut (first changed position) needs an example of its own."""
 
 PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
-"""Length of a sequence and of its prefixes, which end inside blocks and at their borders. No power of two lies between them,
-because numbers that follow the length in steps, such as the number of buckets, may change at one."""
+"""Length of a sequence, and lengths of its prefixes, which end inside blocks and at borders of blocks. All lie between 64 and 128,
+because a mechanism may change its number of buckets when the length passes a power of two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. Its
-    list ``reads`` of inputs contains the values and, apart from them, only queries or keys."""
+    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. The
+    inputs that ``reads`` lists include the values. Queries and keys are the only other inputs that it may list."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")

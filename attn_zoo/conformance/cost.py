@@ -21,21 +21,22 @@ from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.count.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
-"""Tolerance of a fitted exponent, and the addition to it for a factor log n."""
+"""Tolerance of a fitted exponent of growth, and the number added to this tolerance if the big-O has a factor log n."""
 
 READ, LATER = 5, 17
-"""Numbers of past and of later tokens in the check of the state: few, but enough later ones to depend on the whole past."""
+"""Numbers of past and of later tokens in the check of the recurrent state. The later tokens are enough to depend on all past
+ones."""
 
 MANY = 2**16
-"""Number of tokens after which a state that does not grow is smaller than the tokens read."""
+"""Number of past tokens at which a recurrent state of fixed size is smaller than the tokens."""
 
 FLOAT_BYTES = 4
 
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The FLOPs that the card states equal what PyTorch counts, also for the backward pass if the card states these. The stated
-    number of parameters equals that of the module. Two examples take at most twice the FLOPs of one."""
+    """The FLOPs that the card states for the forward pass, and for the backward pass if it states any, equal what PyTorch counts.
+    The stated number of parameters equals that of the module. Two examples take at most twice the FLOPs of one."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)

@@ -21,19 +21,21 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
 
 OWN = 0.5
-"""Least share of the outputs that depend on their own query; a query alone in its bucket or window has no influence."""
+"""Smallest permitted share of outputs that depend on the query at their own position. A query that sees only one key, such as one
+alone in its bucket, has no influence."""
 DRAWS = 16
-"""Largest number of random draws; each position must have a gradient in at least one."""
+"""Largest number of random draws of the inputs. Each position must get a gradient in at least one draw."""
 STEPS = (1e-6, 1e-7, 1e-8)
 """Step sizes of the finite differences, each with its own random direction."""
 SLOPE, ROUNDING = 1e-4, 1e-8
-"""Tolerances of a slope: relative to the norm of its summands, and to the sum of the outputs, whose rounding a step divides."""
+"""Tolerances of a slope, relative to the norm of its summands and to the sum of the outputs. The second one allows for the rounding
+of this sum, which finite differences divide by a small step."""
 
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and additional input (stream) gets a gradient. An input may also get none itself if a
-    stream that is initialised as its copy gets one. This also holds if the numbers of queries and keys differ."""
+    """Each valid position of each input and additional input (stream) gets a gradient. An input without a gradient also passes if a
+    stream that is initialised as a copy of this input gets one. This also holds if the numbers of queries and keys differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)

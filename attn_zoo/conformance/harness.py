@@ -77,7 +77,7 @@ def seed_generators(seed: int) -> None:
 @dataclass(frozen=True, slots=True)
 class Case:
     """One check of one mechanism or task, with one variant of its options and one implementation. Calling the case runs the check.
-    It returns a remark or None, or raises ``Violation``."""
+    The call returns a remark or None, or raises ``Violation``."""
 
     subject: str
     check: str
@@ -152,7 +152,7 @@ class Report:
     note: str = ""
     """Sentence about all results, such as the sizes that were drawn."""
     unknown: str = ""
-    """Gap in what the checks can test, as part of the summary line; empty if there is none."""
+    """Text for the summary line about what was not tested; empty if nothing was left out."""
 
     @property
     def ok(self) -> bool:

@@ -20,16 +20,16 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, UnsupportedError
 
 SINGLE = 1e-4
-"""Tolerance of float32 against float64, relative to the largest output: a thousand roundings of the largest intermediate."""
+"""Largest permitted difference between float32 and float64, relative to the largest output: about a thousand roundings."""
 HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
-"""Tolerances of 16-bit types against float64, relative to the root mean square of the outputs. The mean is lenient,
-because a rounded hash may send a position into another bucket; the median is not."""
+"""Largest permitted median error and root mean square error of outputs in 16 bits, relative to the root mean square of the outputs
+in float64. The second limit is lenient, because a rounded hash may send a position into another bucket."""
 GRADIENT_MEDIAN = 0.25
-"""Tolerance of the median error of a gradient in 16-bit types, relative to the median of float64's gradient."""
+"""Largest permitted median error of a gradient in 16 bits, relative to the median of the gradient in float64."""
 SHORT_MEDIAN, LONG_MEDIAN = 0.1, 0.25
-"""Tolerances of the median at drawn sizes up to 129 positions and beyond, where sums in 16 bits are longer."""
+"""Values for ``HALF_MEDIAN`` at sizes that are drawn at random: up to 129 positions, and beyond, where sums are longer."""
 ROUNDINGS = 4.0
-"""Largest median error in 16 bits, as a multiple of that in float64 with rounded inputs and parameters."""
+"""Largest median error in 16 bits, divided by the error in float64 if only inputs and parameters are rounded to 16 bits."""
 COPIES, FEW_COPIES = 512, 8
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "inputs 30 times as large": lambda tensor: 30 * tensor,
@@ -37,7 +37,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
     "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
 }
-"""Changes to inputs at which roots, logarithms and divisions break down, by description."""
+"""Functions that make extreme inputs, for which roots, logarithms and divisions may fail, by description."""
 DEVIATIONS = 6.0
 
 

@@ -14,9 +14,9 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, Geometry
 
 NOISE = 1e3
-"""Factor of the noise at padded positions, which is the input of another example."""
+"""Factor of the numbers at padded positions. The numbers are the input of another example, multiplied by this factor."""
 AVERAGE = 1e-3
-"""Largest relative distance from a constant value at which outputs count as averages of the values."""
+"""Outputs count as averages of the values if equal values give this value, up to this relative distance."""
 
 
 @attention_check("implementation")

@@ -15,10 +15,11 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
 SCALES = (1.0, 100.0)
-"""Scales of the inputs; a large finite fill in place of minus infinity is detected only if scores are below it."""
+"""Factors of the inputs. A mechanism that masks scores with a large negative number instead of minus infinity is detected only if
+other scores are below this number."""
 
 SATURATING = (0.0, 50.0, -50.0)
-"""Fill values of a key or a stream: zero, and numbers at which a gate is open or shut up to rounding."""
+"""Numbers to try in a padded key or stream: zero, and numbers at which a gate is open or shut up to rounding."""
 
 
 @attention_check("implementation")

@@ -29,9 +29,9 @@ WEIGHTS = {
     "steps_hold_on_for_long": 8,
     "time_grows_as_printed": 8,
 }
-"""Usual time of a check at the default options, relative to that of a check that is not named; rounded."""
+"""Usual times of checks at the default options, divided by the usual time of a check that is not in this list; rounded."""
 VARIANT = 0.3
-"""Usual time of a check of another variant, which has fewer sizes, relative to the same check at the default options."""
+"""Usual time of a check with a variant (other options and fewer sizes), divided by its time at the default options."""
 APART = (
     "calls_recover_from_errors",
     "card_is_complete",
@@ -39,9 +39,9 @@ APART = (
     "defaults_suit_every_length",
     "eager_agrees_with_the_definition",
 )
-"""Checks whose time does not follow from the mechanism's speed: it is that of a definition, of the compiler or of the data."""
+"""Checks whose time depends on a definition, the compiler or the data instead of the speed of the mechanism."""
 ENOUGH = 0.03
-"""Share of the usual time of all cases that must have passed before there is an estimate."""
+"""Share of the cases, weighted by their usual times, that must have ended before there is an estimate."""
 OVERDUE = 3.0
 """Multiple of the expected time of a case after which there is no estimate until the case ends."""
 

@@ -26,7 +26,7 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Positions that each tensor belongs to, by name: ``queries``, ``keys`` or, where shared, both."""
+    """For each tensor, by name, the positions that it belongs to: ``queries``, ``keys``, or both if these are the same tensor."""
 
     @property
     def shared(self) -> bool:

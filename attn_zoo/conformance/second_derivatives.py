@@ -26,18 +26,19 @@ CLOSE = 1e-4
 
 Tensors = tuple[Tensor, ...]
 Loss = Callable[..., Tensor]
-"""Scalar function of some tensors."""
+"""Function of some tensors that returns a scalar."""
 Form = Callable[[Loss, Tensors, Tensors], Tensors]
-"""Derivatives of a loss at some tensors along their directions."""
+"""Function that returns derivatives of a loss. Its arguments are the loss, the tensors at which to differentiate, and
+directions."""
 
 
 @attention_check("implementation")
 def second_derivatives_are_right_or_refused(subject: Subject) -> str:
-    """Second derivatives and forward-mode derivatives equal finite differences of the gradients of ``eager``. Otherwise they raise
-    an error that names ``implementation="eager"``.
+    """Second derivatives equal finite differences of the gradients of ``eager``, and forward-mode derivatives equal finite
+    differences of its outputs. Otherwise, requesting them raises an error that names ``implementation="eager"``.
 
-    They are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output. They are taken
-    with respect to all of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter
+    Derivatives are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output. They are
+    taken with respect to all of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter
     alone. They are requested after ``create_graph=True`` by ``backward`` or ``grad``, for several gradients at once, under gradient
     checkpointing, and by ``torch.autograd.functional`` and ``torch.func``.
     """
@@ -221,7 +222,7 @@ FORMS: tuple[Form, ...] = (
     forward_mode,
 )
 FIRST = (functional_jvp, func_vmap_of_grad, func_jvp, forward_mode)
-"""Forms that give first derivatives."""
+"""Functions among ``FORMS`` that return first derivatives. The others return second derivatives."""
 
 
 def _directions(tensors: Tensors, seed: int) -> Tensors:

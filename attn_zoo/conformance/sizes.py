@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import version
 
 BORDERS = (63, 64, 65, 127, 128, 129)
-"""Lengths around the usual block sizes, at which every entry is checked."""
+"""Lengths around the usual block sizes. Every mechanism is checked at these lengths."""
 
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
 """Positions at or next to which a block may end."""
@@ -35,7 +35,8 @@ class Sizes:
     entry: str
     version: str
     all: tuple[Size, ...]
-    """From short to long: 1, 2, odd, even, a power of two, ``BORDERS``, and the three below."""
+    """Sizes, the shortest first. Their lengths are 1, 2, an odd number, an even number, a power of two, ``BORDERS``, and the three
+    properties ``blocks``, ``long`` and ``longest``."""
 
     @property
     def blocks(self) -> int:

@@ -18,16 +18,18 @@ from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, Uns
 from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""Scope of a check: it runs once for a card, for each option set, for each implementation of these, or for those but eager."""
+"""How often a check runs: once per card, once per set of options, once per implementation of each set, or once per implementation
+of each set except ``eager``."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
-"""Odd lengths, which blocks do not divide; a check runs at the first one that the options allow."""
+"""Odd lengths, which are not multiples of any block size. A check runs at the first length that the options allow."""
 
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry from which every check, at all lengths, takes defaults; blocks of a quarter of its length do not divide ``LENGTHS``."""
+"""Geometry from which checks take the default options, whatever their own length. A block size of a quarter of its length (18) does
+not divide any of ``LENGTHS``."""
 
 HALF = 0.03
-"""Tolerance of 16-bit types: about eight roundings of the largest number."""
+"""Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Subject:
     implementation: str
     device: torch.device
     brief: bool = False
-    """True to leave out the drawn sizes. It is used when checks run for other values of an option."""
+    """True to leave out the sizes that are drawn at random. It is used when a check is repeated with other options or
+    parameters."""
     moved: float = 0.0
     """Distance of the parameters from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -250,9 +253,8 @@ class Subject:
 
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
-    """Change the trainable parameters of ``module`` in place by random amounts, and return the module. Amounts are subtracted and
-    added alternately. They are about ``distance`` times the root mean square of a parameter, or ``distance`` times 0.5 if that is
-    larger."""
+    """Change the trainable parameters of ``module`` in place by random amounts of alternating sign, and return the module. The
+    amounts are about ``distance`` times the root mean square of a parameter, and at least ``distance`` times 0.5."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -322,7 +324,7 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Return a device of this machine on which an implementation can run, and None. If there is none, return None and the reason.
+    """Return the pair (device, None) with a device on which an implementation can run. If there is none, return (None, reason).
 
     Args:
         device: device to use; None chooses the CPU if the implementation can run on it, otherwise a GPU.

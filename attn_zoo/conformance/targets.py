@@ -26,7 +26,7 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
 
     Raises:
         UnknownNameError: nothing has this name.
-        ValueError: a module or file cannot be imported or holds no class with a card, or the name is unknown and plugins failed.
+        ValueError: a module or file cannot be imported or holds no card, or the name is unknown and a plugin failed to load.
         FileNotFoundError: there is no such file.
     """
     found = [card for target in targets for card in ([target] if isinstance(target, Card) else _named(target))]

@@ -251,7 +251,7 @@ def _require_tokens(split: str, batch: Batch, kind: Tokens | Pairs, length: int)
 
 @task_check
 def batches_keep_the_order(task: Task) -> None:
-    """A batch contains the requested examples in the requested order. Each equals the example that is returned when it is requested
+    """A batch contains the requested examples in the requested order. An example is the same in a batch as when it is requested
     alone."""
     for split in SPLITS:
         examples = task.examples(split)

@@ -10,13 +10,14 @@ from attn_zoo.conformance.task_checks import task_check
 from attn_zoo.contract import SPLITS, Examples, Frames, Patches, Task, scored
 
 TRAIN, TEST = 2048, 1024
-"""Largest numbers of examples that a rule is made from and tried on."""
+"""Largest numbers of examples from which a simple guesser learns, and on which it is tested."""
 FEWEST = 50
-"""Smallest number of test labels; in fewer, one of many positions may fit by chance."""
+"""Smallest number of test labels. With fewer labels, the token at one of the many positions may predict them by chance."""
 TOLD = 0.99
-"""Share of test labels from which on a rule counts as the answer, if it also errs ten times less than the most frequent class."""
+"""Share of test labels that a guesser must predict to count as a shortcut. It must also make at most a tenth of the errors of
+always guessing the most frequent class."""
 LAST = 4
-"""Number of positions that are also counted from the end."""
+"""Number of positions at the end that are tried also by their distance from the end."""
 
 
 @task_check
@@ -62,12 +63,12 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 
 @task_check
 def no_shortcut_tells_the_label(task: Task) -> str:
-    """No single token and no length tells the label of an example, because otherwise a model needs no attention.
+    """The label of an example cannot be predicted from one token or from the length. Otherwise a model would need no attention.
 
-    A simple guesser is tried. For each token at one fixed position, it learns from the train split which class is the most frequent
-    one. If labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example
-    instead of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of
-    always guessing the most frequent class.
+    A simple guesser is tried. From the train split, it learns the most frequent class for each token at one fixed position. If
+    labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example instead
+    of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of always
+    guessing the most frequent class.
     """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":

@@ -31,7 +31,7 @@ PROVED = (
 """Checks that run on ``eager`` for each value of an option."""
 
 UNKNOWN = "unheard-of"
-"""Text that no rule of an option allows."""
+"""Text that is not an allowed value of any option."""
 
 
 TRAINED = (
@@ -95,9 +95,9 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Return texts to try as the value of the option ``name``. An unknown text is tried first. If it raises an error, the words of
-    the error message are returned, because such a message names the allowed texts. If it is accepted, only the unknown text is
-    returned."""
+    """Return texts to try as the value of the option ``name``. To find them, the option is first set to an unknown text. If
+    this raises an error, return the words of the error message, because such a message names the allowed texts. If the option
+    accepts the unknown text, return only this text."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:
