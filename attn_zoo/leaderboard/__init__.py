@@ -53,7 +53,7 @@ def leaderboard(
 
     Raises:
         ValueError: the format or the order is unknown, a time or budget is not a number above 0, or a file in ``costs`` was not
-            written by this experiment.
+            written by ``attn-zoo measure experiment=counted``.
         OSError: a file of costs cannot be read, or ``root`` is neither a folder nor a packed file.
     """
     check_text("format", format, FORMATS)

@@ -30,7 +30,7 @@ class Ability:
     rows: Mapping[str, Row]
     """Row with the best validation score of each mechanism."""
     no_evidence: str | None
-    """Reason why scores on this task tell nothing about mechanisms; None if they do."""
+    """Reason why the task is not evidence about mechanisms, such as that none beats the best control. None if it is evidence."""
 
     @property
     def causal(self) -> bool:
@@ -56,7 +56,8 @@ class Judgement:
     ability: Ability
     row: Row | None
     gain: Estimate | None
-    """Score minus softmax's in the ability's unit, positive if better. None for softmax, and if a score is missing."""
+    """Score of the mechanism minus that of softmax, in the unit of the ability, with a positive sign if the mechanism is better.
+    None for softmax, and if a score is missing."""
     verdict: Judged
 
     @property
@@ -88,8 +89,8 @@ def names(tables: Sequence[Table]) -> list[str]:
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
     """Return the verdict on a mechanism on the task of one ability.
 
-    The mechanism's ``gain`` is its score minus softmax's. A control is a network that cannot select tokens by content. A mechanism
-    that is significantly better than the best control is
+    The mechanism's ``gain`` is its score minus that of softmax. A control is a network that cannot select tokens by content. A
+    mechanism that is significantly better than the best control is
 
     - ``better``, if it is significantly better than softmax;
     - ``as good``, if the 95 % interval of its gain lies above ``-accept``, or if the mechanism and softmax both reached the

@@ -11,8 +11,8 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes of the recurrent state of a mechanism, beside those of softmax's keys and values, at one length. In results they are
-    summed over all layers of a network; in a recommendation they are those of one layer."""
+    """Size in bytes of a mechanism's recurrent state, and of softmax's keys and values at the same length. In results, sizes are
+    summed over all layers of a network; in a recommendation, they are those of one layer."""
 
     bytes: int
     softmax: int
@@ -27,12 +27,12 @@ class Cost:
     several tasks), and the sizes of its recurrent state."""
 
     shares: tuple[float, float] | None
-    """Least and greatest FLOPs of the mechanism as a share of softmax's, over all tasks. None if no task has both counts. A count
-    of 0 is unknown: only matrix products are counted, but a Fourier transform or a mean takes time as well."""
+    """Least and greatest FLOPs of the mechanism as a share of softmax's, over all tasks. None if no task has counts of both. A
+    count of 0 is treated as unknown: only matrix products are counted, but a Fourier transform or a mean takes time as well."""
     share_unknown: bool
     """True if a task lacks the FLOPs of the mechanism or of softmax."""
     states: tuple[State, ...]
-    """Sizes of the recurrent state on each causal task that has both counts, the longest task first."""
+    """Sizes on each causal task for which the mechanism's and softmax's sizes are both known, the longest task first."""
     state_unknown: bool
     """True if a causal task lacks the size of the mechanism's or of softmax's state."""
     length: int = LENGTH
@@ -40,7 +40,7 @@ class Cost:
 
     @property
     def cheaper(self) -> bool:
-        """True if the mechanism is known to take fewer FLOPs than softmax."""
+        """True if the mechanism takes fewer FLOPs than softmax on every task. False if a count is missing."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
@@ -65,8 +65,8 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Return the counted costs in the records of a mechanism. Only the tasks of those ``abilities`` count on which the mechanism
-    has a score."""
+    """Return the counted costs of a mechanism, from its rows in ``abilities``. Abilities are left out if the mechanism has no score
+    on their task."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

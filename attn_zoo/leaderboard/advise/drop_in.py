@@ -18,7 +18,7 @@ _QUALITIES = {
     "pairs_spearman": ("similarity of pairs", "the order of similarities should stay the same as the teacher's on other text"),
     "pairs_auc": ("paraphrases", "pairs with the same meaning should still be distinguished from other pairs"),
 }
-"""Qualities of a fine-tuned student: the name of each, and why it is evidence for the need."""
+"""Qualities of a fine-tuned student: the name of each, and why it is evidence for the use case."""
 
 _Row = dict[int, Mapping[str, float | None]]
 """Qualities by seed."""

@@ -17,9 +17,9 @@ class Need:
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
-    """Reason why a task's score is evidence for the use case, by (name of the task, True if it is causal)."""
+    """For each task, the reason why its score is evidence. Keys are pairs of the task's name and True if it is causal."""
     small_state: bool = False
-    """True if the mechanism's recurrent state must be smaller than softmax's keys and values. The smallest is then recommended."""
+    """True if the mechanism's recurrent state must be smaller than softmax's keys and values. The smallest is then the best."""
     name: str = ""
     """Name on the command line."""
     shortest: int = 0
@@ -88,7 +88,7 @@ NEEDS = (
     ),
     Need("Recall exact tokens", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
 )
-"""Needs that are judged by tasks; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
+"""Use cases that are judged by scores on tasks. A fifth, replacing softmax in a trained encoder, is judged by ``drop_in``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,9 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     """Return which mechanisms to use for a use case in one direction, the cheapest first.
 
     A mechanism can be recommended if it takes fewer FLOPs than softmax. On every ability that counts as evidence, it must match
-    softmax and beat the best control. An ability (what one task tests) counts as evidence if softmax was run on its task with at
-    least ``SEEDS_NEEDED`` seeds and beats the best control there.
+    softmax and beat the best control. With ``need.small_state``, its recurrent state must be smaller than softmax's keys and
+    values, and the smallest state comes first. An ability (what one task tests) counts as evidence if softmax beats the best
+    control on that task. Softmax needs at least ``SEEDS_NEEDED`` seeds, and the task at least ``need.shortest`` tokens.
 
     Args:
         need: the use case.
