@@ -19,7 +19,7 @@ CUT = 0.25
 RESAMPLES = 2000
 """Number of bootstrap samples."""
 SEEDS = 3
-"""Number of seeds that the tasks of a row must share if they were not run with the same seeds."""
+"""Smallest number of seeds that all tasks of a row must share, unless every task was run with the same seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Averages:
 
     rows: Mapping[str, Estimate]
     """Interquartile mean over the scores of all tasks and seeds, by label of the row. Its interval is that of a bootstrap that
-    draws seeds within each task; with one seed, there is none."""
+    draws seeds within each task. With one seed, there is no interval."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""

@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.table import Block, Board, Row, Within
 from attn_zoo.records.shape import bounds
 
 DISTURBED = 2.0
-"""Training time divided by the expected time, above which a run was paused or shared its processor."""
+"""If a run's training took more than this many times the expected time, the run was paused or shared its processor."""
 DISTURBANCE = 10.0
 """Seconds by which a disturbed run must be longer than expected, so that a slow first step of a short run does not count."""
 _GIVEN = "as requested"
@@ -22,8 +22,8 @@ _GIVEN = "as requested"
 Point = tuple[float, float]
 """Cost spent until a validation, and the validation score."""
 Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
-"""Function that returns the cost spent until a point of a run's curve, or None if it is unknown, from the row, the run and the
-point."""
+"""Function that takes a row, one of its runs and a point of the run's curve. It returns the cost spent until this point, or None if
+the cost is unknown."""
 
 
 def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:

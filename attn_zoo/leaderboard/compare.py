@@ -4,8 +4,8 @@ Two rows are compared by Welch's t test on their test scores over seeds. If the 
 of the test set, that error replaces their standard deviation, because such close agreement is an accident.
 
 Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
-test compares the logarithms of their steps to 90 % instead. Their standard deviation is then at least one interval between
-validations, and their scores are not distinguished.
+test does not compare scores. It compares the logarithms of the steps until the validation score was 90 % of the highest possible
+score. The standard deviation of these steps is assumed to be at least one interval between validations.
 
 Every row is compared with the best row, with softmax and with the best control. The p values are corrected for the number of all
 these comparisons on a task (Holm 1979).
@@ -35,8 +35,8 @@ SMALLEST = 0.01
 _ROUNDING = 1e-6
 """Relative rounding error of scores, which are computed in single precision."""
 _LIKE_CONTROL = 0.02
-"""Distance of a validation score from that of the best control, relative to the latter unless it is a share, within which a row
-whose training loss is flat is not trained."""
+"""A row with a flat training loss is not trained if its validation score differs by at most this from that of the best control.
+Unless the metric is a percentage metric, the difference is divided by the control's score."""
 METHOD = (
     "the best row is the one with the best mean among those that are better than the best control; if rows reached the criterion "
     "with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: on their scores or, "
@@ -337,8 +337,8 @@ def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: boo
 def comparable(one: Row, other: Row, cost: str) -> bool:
     """Return True if the costs of two rows can be compared.
 
-    Counted costs can always be compared. Measured costs can be compared only within one implementation group (rows with the same
-    requested implementation and machine).
+    Both costs must be known. Measured costs can be compared only if both rows have the same requested implementation and were
+    measured on the same machine, and on no other.
     """
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False

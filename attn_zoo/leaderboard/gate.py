@@ -54,7 +54,7 @@ class Pair:
     grain: float
     """Smallest step between scores; see ``paired_p_value``."""
     tolerance: float
-    """Tolerance in the unit of the score."""
+    """Largest loss of score that never counts as worse, in the unit of the score."""
     share: bool
     """True for a percentage metric, whose scores are shown in per cent."""
 
@@ -66,7 +66,7 @@ class Judged:
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
     difference: Estimate | None
-    """B minus A over shared seeds. Its interval is not corrected for the number of rows."""
+    """Score in B minus score in A, averaged over shared seeds. Its interval is not corrected for the number of rows."""
     p: float | None
     """Corrected p value of the hypothesis that B is not worse; None with fewer than ``SEEDS_NEEDED`` shared seeds."""
     least: float | None

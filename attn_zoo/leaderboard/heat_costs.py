@@ -23,7 +23,7 @@ class CostColumn:
     cost: str
     """``FLOPs``, ``state``, ``time`` or ``memory``."""
     length: int | None
-    """Number of tokens; None for costs of the tasks themselves."""
+    """Number of tokens at which the cost was counted; None if it was measured in the runs on the tasks."""
     said: str
     """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]

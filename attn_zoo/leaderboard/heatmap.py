@@ -1,6 +1,6 @@
 """Heat map of test scores, with one line per mechanism and one column per task.
 
-This module computes its contents and words, which the picture, the terminal and the HTML page share.
+This module computes the contents and words of the map, which the picture, the terminal and the HTML page share.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``. A name that occurs several times with different words is followed by its word from ``words``."""
+    """Return ``names``. If a name occurs with several different ``words``, a comma and its own word follow each occurrence."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 

@@ -32,7 +32,8 @@ class LiteratureRow:
     figures: Mapping[str, tuple[Figure, ...]]
     """Published scores by title of the source; several if the source varies an option."""
     difference: Mapping[str, tuple[str, ...]]
-    """How the settings of each source differ from those of this row but not of all rows, by title of the source."""
+    """How the settings of each source differ from those of this row, by title of the source. Differences that all rows share are
+    left out."""
 
     @property
     def spread(self) -> float | None:
@@ -47,10 +48,10 @@ class Verdict:
 
     ordering: Ordering
     attention: str
-    """Labels of the two rows that were compared."""
+    """Label of the row of ``ordering.attention``. The label ``baseline`` is that of the row it was compared with."""
     baseline: str
     difference: Estimate | None
-    """Score of the first row minus score of the second; None if one has no score."""
+    """Score of ``attention`` minus score of ``baseline``; None if one of the rows has no score."""
     word: str
     """``confirmed``, ``refuted`` or ``cannot tell``."""
 
@@ -105,7 +106,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return verdicts on the orderings of two mechanisms in which all publications agree for the task of this table."""
+    """Return verdicts on the published orderings of two mechanisms on the table's task, if all publications agree on them."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]

@@ -23,7 +23,8 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     Notes below state the spread over sources and how each source's settings differ from ours.
 
     Args:
-        format: ``terminal``, ``github`` or ``latex``; ``csv`` and ``json`` give one line or object per published or recorded score.
+        format: ``terminal``, ``github`` or ``latex``; ``csv`` has one line and ``json`` one object per published or
+            recorded score.
         attention: mechanism whose rows are shown; None for all.
 
     Raises:

@@ -70,8 +70,8 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit of a table's scores, to stand behind a number or the name of a metric. It is ``written`` if scores are shown
-    in per cent, and empty for other metrics."""
+    """Return the unit of a table's scores, to stand behind a number or the name of a metric: ``written`` if scores are shown in per
+    cent, else empty text."""
     return written if is_share(table) else ""
 
 
@@ -86,7 +86,7 @@ def mebibytes(count: float) -> str:
 
 
 def seconds(value: float, spread: float | None = None) -> str:
-    """Return a time in seconds as text with about three digits. A spread after ± has as many decimals."""
+    """Return a time in seconds as text with about three digits. If given, ``spread`` follows after ±, with as many decimals."""
     places = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 

@@ -47,12 +47,12 @@ class CostAxis:
     label: str
     """Label of the axis, with the unit."""
     of: Callable[[Row], float | None]
-    """Cost of a row; None if it is not known."""
+    """Function that returns the cost of a row, or None if the cost is not known."""
     source: str
-    """How the costs were found (counted, or measured on which machine). If it is empty, the machines of the records measured
-    them."""
+    """How the costs were found (counted, or measured on which machine). If the text is empty, the costs were measured on
+    the machines of the records."""
     form: Callable[..., str] = plain
-    """Format of a tick."""
+    """Function that returns the number at a tick as text."""
 
 
 def _recorded(row: Row, cost: str) -> float | None:
@@ -83,7 +83,8 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
     Existing files are replaced. The paths of the files are returned.
 
     Args:
-        layers: measured costs of a layer, drawn for each task beside its FLOPs at 4,096 tokens.
+        layers: measured costs of one layer. For each task, a panel per cost stands beside a panel with the FLOPs of the mechanisms
+            at 4,096 tokens.
 
     Raises:
         ValueError: there is nothing to draw.

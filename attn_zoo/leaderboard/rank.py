@@ -21,7 +21,7 @@ from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.shape import bounds
 
 _BACKWARD = 2
-"""FLOPs of a backward pass relative to a forward pass, assumed if records do not count it: two products for each one."""
+"""Assumed FLOPs of a backward pass relative to a forward pass if records do not count it: two matrix products for each one."""
 SETTING = (
     "task",
     "task_options",

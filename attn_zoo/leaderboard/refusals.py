@@ -16,7 +16,7 @@ from attn_zoo.records.verify import Verdict
 LONGEST = 200
 """Longest name or title in characters."""
 SUBMITTED = "submitted/"
-"""Prefix of the sources of submitted records among ours."""
+"""Prefix that marks the sources of submitted records in tables with our records."""
 
 
 class Refusal(NamedTuple):

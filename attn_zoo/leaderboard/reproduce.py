@@ -12,7 +12,7 @@ from attn_zoo.records import RunSpec
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _CRITERION = ("until", "ceiling")
-"""Fields of a budget that no level sets, so that commands of runs with a fixed budget leave them out."""
+"""Fields of a budget that no preset sets. Commands of runs with a fixed budget leave them out."""
 _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 

@@ -11,22 +11,23 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
-"""Lead over the best control that the baseline needs: 30 points for percentage metrics, else this share of the control's score."""
+"""Lead over the best control that the baseline needs: 30 points for percentage metrics, else 0.3 times the control's score."""
 GROUPS_NEEDED = 3
 """Required number of groups of rows that differ significantly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether a task separates mechanisms, with the evidence. A task does so if the scores of mechanisms differ enough
-    to tell good mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other row.
+    """Verdict on whether a task separates mechanisms, with the evidence. A task separates mechanisms if their scores differ enough
+    to distinguish good mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other
+    row.
     """
 
     table: Table
     rows: tuple[str, ...]
     """Labels of the compared rows."""
     left_out: tuple[str, ...]
-    """Labels of rows that were not compared, because a seed failed or there are too few."""
+    """Labels of rows that were not compared, because one of their seeds failed or they have too few seeds."""
     seeds: int
     """Smallest number of seeds of a compared row."""
     pairs: int
@@ -38,7 +39,7 @@ class Separation:
     control: str | None
     """Label of the best control."""
     margin: Estimate | None
-    """Score of the baseline minus that of the best control."""
+    """Score of the row ``baseline`` (softmax unless another was asked for) minus that of the best control."""
     separates: bool
     reasons: tuple[str, ...]
     """Reasons why the task does not separate mechanisms, or the evidence that it does."""

@@ -5,8 +5,8 @@ Means have Student's t intervals, and differences have the p values of Welch's o
 Runs until a criterion (protocol 3) have two more statistics. The share of seeds that met the criterion has the exact interval of
 Clopper and Pearson (1934). The number of steps to 90 % of the ceiling (the highest possible score) is summarised by the median of
 Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval of this median is that of
-Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If the curve falls to 0 at the
-median, the lower end of the band there counts as 0.
+Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If the survival curve
+falls to 0 at the median, the lower end of the band counts as 0 at that point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 CONFIDENCE = 0.95
 EVERYWHERE = (-math.inf, math.inf)
-"""Bounds of a quantity that has none."""
+"""Bounds of a quantity that can have any value."""
 _CLOSE = 1e-15
 """Relative change at which the continued fraction has converged."""
 _TERMS = 10_000
@@ -154,7 +154,7 @@ def welch(
     """Return the difference of two means with its interval, and the two-sided p value of Welch's t test (1947).
 
     Args:
-        these: values of two or more seeds. With one, there is no interval and the p value is 1.
+        these: values of two or more seeds. With one seed, there is no interval, and the p value is 1.
         those: values that are subtracted, of the same or of other seeds.
         floors: smallest standard deviation to assume for each side. A smaller one is seen as an accident of few seeds.
         bounds: lowest and highest possible difference, at which the interval is cut off.
@@ -240,8 +240,8 @@ class Soon:
 
 
 def until_criterion(runs: Sequence[Run]) -> bool:
-    """Return True if all runs were trained until their validation scores met the criterion, which is 99 % of the highest possible
-    score."""
+    """Return True if the budget of every run ends training when the validation score meets the criterion, which is 99 % of the
+    highest possible score."""
     return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
 
 
@@ -319,8 +319,8 @@ def t_tail(freedom: float, t: float) -> float:
 def t_quantile(freedom: float, level: float) -> float:
     """Return the quantile of Student's t distribution at ``level``, which must be above one half.
 
-    Newton's method starts at the normal quantile, which is less than the result. The probability of the tail is convex there, so no
-    step goes beyond the result.
+    Newton's method starts at the normal quantile, which is less than the result. From this start on, the probability of the tail is
+    convex, so no step goes beyond the result.
 
     Args:
         freedom: degrees of freedom.

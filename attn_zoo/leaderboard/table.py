@@ -120,7 +120,7 @@ class Board:
     rule: str
     """Rule by which the budgets were chosen."""
     score: str
-    """Kind of score: ``valid``, the best one reached within the budget, or ``test``, of rows whose cost is within the budget."""
+    """Kind of score: ``valid`` for the best validation score within the budget, ``test`` for the test score of rows that fit it."""
     budgets: Mapping[Block, float]
     rows: Mapping[str, Within]
     """Score within the budget, by label of the row. If the cost is memory, only the best row of each mechanism is included."""
@@ -143,8 +143,8 @@ class Comparison:
     difference: Estimate
     """Score of ``row`` minus score of ``against``. Its Welch interval is not corrected for the number of comparisons."""
     ratio: Estimate | None
-    """Logarithm of the quotient of the two rows' steps to 90 %. None unless both reached the criterion with all seeds, in which
-    case the rows are compared by it."""
+    """Logarithm of the steps to 90 % of ``row`` divided by those of ``against``. If both rows reached the criterion with all seeds,
+    they are compared by this ratio; otherwise it is None."""
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome
@@ -171,7 +171,7 @@ class Row:
     """Implementation, options and number of heads that distinguish the row from other rows of its mechanism; may be empty."""
     options: Mapping[str, Any]
     heads: int | None
-    """Number of heads, if the table has rows of this mechanism with another number than ``Table.model`` states; else None."""
+    """Number of heads. None if all rows of this mechanism in the table have the number that ``Table.model`` states."""
     control: bool
     runs: tuple[Run, ...] = field(repr=False)
     """The runs of the row, sorted by seed: lines of ``attn_zoo.records.frame``."""
@@ -226,7 +226,7 @@ class Row:
     tuning: Tuning | None
     """Hyperparameter search that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
-    """Best settings of that search by key, such as ``budget.learning_rate``."""
+    """Best settings that the search ``tuning`` found, by key, such as ``budget.learning_rate``."""
     learned: Successes | None = None
     """Number of seeds that reached the criterion, with its interval; None for runs with a fixed budget."""
     steps_to_90: Soon | None = None

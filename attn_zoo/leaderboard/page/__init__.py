@@ -1,7 +1,7 @@
 """Leaderboard as one HTML page that works without a network and without other files.
 
-The page holds records as compressed data, which its script writes as text and never as markup. The tables are
-Tabulator's (folder ``tabulator``, MIT licence).
+The page holds records as compressed data. The page's script writes them as text, never as markup. The tables are Tabulator's
+(folder ``tabulator``, MIT licence).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ResultSet:
     records: Sequence[RunRecord]
     """Records of the tables, as ``Store.load`` returns them."""
     records_at: str | None = None
-    """Address of the folder of records relative to the page, see ``records_from``; None links no files."""
+    """Address of the folder of records relative to the page (see ``records_from``). If it is None, the page links to no record."""
     costs: Sequence[CostColumn] = ()
     """Cost columns of the heat map; by default those of the records."""
     not_causal: Collection[str] = ()

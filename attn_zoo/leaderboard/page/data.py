@@ -35,7 +35,7 @@ _PER_RUN = ("started", "command", "commit", "dirty")
 _ELSEWHERE = ("attention", "mean")
 """Columns that the page shows in its own way, or twice."""
 _BEYOND = 1e300
-"""Number by which an unknown one above every other is sorted, because JSON has no infinity."""
+"""Number that replaces infinity as a sort key, because JSON has no infinity."""
 _VIEWS = {"scores", "costs"}
 """Views whose columns are shown at first; the reader selects others."""
 
