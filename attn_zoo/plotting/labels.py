@@ -37,6 +37,8 @@ def beside_points(
     Args:
         points: positions of the points in data coordinates.
         names: name of each point.
+        taken: boxes that no name may cover.
+        avoided: boxes that a name covers only if no other place is free.
 
     Returns:
         The written annotations in the order of ``points``.

@@ -33,7 +33,8 @@ def anchor(attention: str, causal: bool) -> Anchor | None:
 
 
 def anchors() -> dict[tuple[str, bool], Anchor]:
-    """Return all anchors (published scores to compare with) by mechanism and direction, which is True for the causal form."""
+    """Return all anchors (published scores to compare with). Keys are pairs of a mechanism and True for its causal form, False for
+    its bidirectional form."""
     return dict(_anchors())
 
 

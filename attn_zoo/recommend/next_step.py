@@ -74,6 +74,6 @@ def code(found: Recommendation, taken: Candidate) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Return names joined as ``a, b, c and 2 more``, of which at most ``most`` are written out."""
+    """Return names as text, such as ``a, b, c and 2 more``. At most ``most`` names are written out."""
     shown = list(names[:most])
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -116,7 +116,8 @@ def recommend(
         rows: mechanisms with options to choose among; by default all mechanisms except controls.
 
     Raises:
-        ValueError: the deciding task has no records, or ``transplant`` is the file of another experiment.
+        ValueError: the task that the user named has no records in the required direction, ``transplant`` is the file of another
+            experiment, or the cost of softmax cannot be counted for these requirements.
     """
     found, refused = candidates(required, rows)
     costs: dict[str, Cost] = {each.attention: each.cost for each in reversed(found)}

@@ -109,7 +109,7 @@ class Requirements:
         """Return the tasks on whose scores the recommendation is based, as a use case (``Need``).
 
         Args:
-            recorded: titles by name of the recorded tasks that have the required direction (causal or bidirectional).
+            recorded: title of each recorded task of the required direction (causal or bidirectional), by the task's name.
 
         Raises:
             ValueError: the task that the user named has no records in this direction.

@@ -5,7 +5,8 @@ separate rows, and ``OPTION=A|B`` gives one row for each of the values. Importin
 
 A hybrid uses several mechanisms in turn over the layers of a network: ``3*linformer[projected_length=64]+softmax`` is three layers
 of Linformer and one of softmax, repeated up to the depth. The ``attention`` of a hybrid is the pattern of its layers,
-``3*linformer+softmax``. Each of its options has the name of its mechanism as a prefix, as in ``linformer.projected_length``.
+``3*linformer+softmax``. Each option of a hybrid begins with the name of the mechanism that has it, as in
+``linformer.projected_length``.
 """
 
 from attn_zoo.rows.name import RowName, row_of

@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
-"""Name of a mechanism, implementation or option."""
+"""Pattern for the name of a mechanism, implementation or option."""
 TIMES = re.compile(r"([1-9]\d{0,3})\s*\*\s*(.*)", re.DOTALL)
-"""Number of layers, ``*``, and the mechanism or row that these layers use."""
+"""Pattern for a part of a hybrid, such as ``3*linformer``: a number of layers, and the mechanism or row that they use."""
 _PLAIN = re.compile(r"[\w.+/-]+")
 
 

@@ -25,7 +25,7 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
     Args:
         texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
-        plain: reason why no row may name an implementation, which the error states. If it is empty, rows may name one.
+        plain: reason that the error states if a row names an implementation. If the reason is empty, rows may name one.
         hybrids: True if hybrids are allowed, which need a network of several layers.
 
     Raises:
@@ -256,9 +256,9 @@ def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
 
     Args:
         label: name of the field for the message.
-        kind: dataclass that has the field, directly or in one of its own fields.
+        kind: dataclass that has the field itself, or has it in a nested dataclass.
         error: OmegaConf's error.
-        key: key of the field, with dots; by default that of the error.
+        key: key of the field, with dots for nested dataclasses; by default the key that the error states.
     """
     *above, last = re.sub(r"\[.*", "", key or error.full_key).split(".")
     for name in above:

@@ -1,4 +1,4 @@
-"""Rules for the name of a new mechanism or task. It also names the package, a value on the command line, and a row of tables."""
+"""Rules for the name of a new mechanism or task. The package, commands and rows of tables use the same name."""
 
 from __future__ import annotations
 
