@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 _ROOMS = ("contract", "layer", "registry")
-"""Modules that define the names above."""
+"""Modules that define the names in ``__all__``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ MOST = 2**31 - 1
 """Upper bound of counts such as lengths, widths and steps."""
 
 BOUND = "bound"
-"""Key in a dataclass field's metadata under which the ``Bound`` of an option stands, see ``contract.options``."""
+"""Key of the ``Bound`` of an option in the metadata of its dataclass field, see ``contract.options``."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")
@@ -67,7 +67,12 @@ def check_seed(value: object) -> None:
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
-    """Check that a value is a finite number. It must be at least ``least`` and greater than ``above``.
+    """Check that a value is a finite number within bounds. Each bound is optional.
+
+    Args:
+        name: name of the argument, for the message.
+        least: lower bound that the value may equal.
+        above: lower bound that the value must exceed.
 
     Raises:
         ValueError: the value breaks this rule; the message names the argument, the rule and the value.
@@ -136,8 +141,8 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
 
     Args:
         owner: name of the thing that has the fields, for the message.
-        kind: the dataclass or, if no values are ``given``, an instance of it.
-        given: values by name of field.
+        kind: the dataclass, or an instance of it if ``given`` is None.
+        given: values by name of the field; None to check the values of the instance.
 
     Raises:
         ValueError: a value has another type; the message names the owner, the field, the type and the value.

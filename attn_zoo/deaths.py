@@ -1,7 +1,7 @@
 """Deaths of processes of a command, such as a crash of foreign code, and how later processes learn of them.
 
-Each process notes what it is doing in memory that its parent can read. If it dies, the parent and processes that start later know
-what it was doing.
+Each process writes a note of what it is doing into memory that its parent can read. If the process dies, the parent and processes
+that start later know what it was doing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
-"""Environment variable with the reasons of the deaths so far, by what the process was doing when it died."""
+"""Environment variable with the deaths so far: for each note of a process that died, such as ``the run ID``, the reasons."""
 STARTED = "ATTN_ZOO_STARTED"
-"""Environment variable with the time when the command started. Several processes may execute a command in turn."""
+"""Environment variable with the time when the command started, for the case that a later process continues the command."""
 
 GRACE = 120.0
 """Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
@@ -26,7 +26,7 @@ RUN = "the run "
 IMPORT = "the import of plugin "
 """Beginning of the note of a process that imports a plugin; the module or path of the plugin follows."""
 KILLED = "was killed, probably for lack of memory"
-"""Phrase that says how a process ended that got SIGKILL."""
+"""Phrase that describes the end of a process by SIGKILL."""
 TRIES = 2
 """Number of deaths during one run after which the run is not tried again."""
 _SIZE = 2**14
@@ -69,7 +69,10 @@ def note(what: str) -> None:
 def during(what: str) -> Iterator[None]:
     """Return a context in which the end of this process counts as a death during ``what``.
 
-    A process that was forked inside ends at the end of the context.
+    A child process that was forked in the context ends when it leaves the context.
+
+    Args:
+        what: what the process does in the context, such as ``the run ID``.
     """
     before, here = "" if _note is None else read(_note), os.getpid()
     note(what)
@@ -88,8 +91,8 @@ def reasons(what: str) -> list[str]:
 
 
 def add(what: str, reason: str) -> None:
-    """Record that a process died during ``what``. ``reasons`` returns the death in this process and in the processes that it
-    starts."""
+    """Record how a process died during ``what``. In this process and in processes that it starts later, ``reasons(what)`` then also
+    returns ``reason``."""
     found = _all()
     os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
 
@@ -104,7 +107,7 @@ def go_on(process: int, stopped_by: int) -> None:
 
     Args:
         process: id of the child process.
-        stopped_by: number of the signal that stopped it; only SIGSTOP is undone.
+        stopped_by: number of the signal that stopped the process. If it is not SIGSTOP, nothing is done.
     """
     if stopped_by == signal.SIGSTOP:
         with suppress(ProcessLookupError):

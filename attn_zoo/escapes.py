@@ -1,4 +1,4 @@
-"""Functions that make foreign text, such as that of records, plugins and file names, safe to print. Each output format has one.
+"""Functions that make foreign text safe to print, such as text from records, plugins and file names. There is one for each format.
 
 ``terminal`` makes every character visible. The functions of the other formats call it, and then escape the special characters of
 their format.

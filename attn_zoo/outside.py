@@ -1,4 +1,4 @@
-"""Distinction between errors of a plugin and events from outside that end its code, such as Ctrl-C and SIGTERM."""
+"""Distinction between errors of a plugin and events from outside that end the code of the plugin, such as Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import FrameType
 from typing import Any
 
 PLAIN = (signal.SIG_DFL, signal.default_int_handler)
-"""Handlers that a signal has if nobody has set another."""
+"""Default handlers of signals: that of the system, and Python's."""
 
 _TRACEBACK = vars(BaseException)["__traceback__"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Error that ends a run after Ctrl-C (SIGINT), when its checkpoint is saved."""
+    """Error that ends a run after Ctrl-C (SIGINT), once the checkpoint of the run is saved."""
 
 
 class Terminated(SystemExit):
@@ -24,7 +24,7 @@ class Terminated(SystemExit):
 
 
 class Outside:
-    """Context that tells errors of the code inside it from events outside of that code, such as signals.
+    """Context that distinguishes errors of the code in it from events outside of that code, such as signals.
 
     A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, because a process cannot know who sent the
     signal.
@@ -54,8 +54,8 @@ class Outside:
             signal.signal(signal.SIGINT, self._before)
 
     def pass_on(self, error: BaseException) -> None:
-        """Raise an error again if it came from outside. This holds even if the code inside turned it into another error or
-        suppressed it.
+        """Raise ``error`` again if an event from outside caused it. If SIGINT arrived and ``error`` does not show this, because the
+        code in the context replaced or suppressed KeyboardInterrupt, raise ``Interrupted``.
         """
         kind = type(error)  # the class as such: every attribute of an error may be code of a plugin
         if issubclass(kind, Interrupted | Terminated) or (issubclass(kind, KeyboardInterrupt) and self._may_be_a_signal()):
@@ -77,7 +77,7 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if ``handler`` is the default handler of a signal: that of the system, or Python's. A handler that ``Outside``
-    set counts as the one that it replaced."""
+    """Return True if ``handler`` is a default handler of signals: that of the system, or Python's. If ``Outside`` set the handler,
+    return whether the handler before it was a default handler."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -17,7 +17,10 @@ VARIABLE = "ATTN_ZOO_PLUGIN"
 
 
 def load(path: Path) -> list[ModuleType]:
-    """Import a plugin: a file, a package, the packages below ``src``, or all files of a folder. Each module is imported once.
+    """Import a plugin and return its modules. Each module is imported once.
+
+    Args:
+        path: a file, the folder of a package, a folder with packages below ``src``, or a folder of Python files.
 
     Raises:
         FileNotFoundError: the path does not exist.
@@ -44,7 +47,7 @@ def export_plugin(path: Path) -> None:
 
 
 def unexport_plugin(path: Path) -> None:
-    """Remove the path of a plugin from ``$ATTN_ZOO_PLUGIN``, which subprocesses inherit."""
+    """Remove the path of a plugin from ``$ATTN_ZOO_PLUGIN``, so that subprocesses do not load it."""
     os.environ[VARIABLE] = os.pathsep.join(str(other) for other in exported_plugins() if other != path)
 
 

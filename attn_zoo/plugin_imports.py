@@ -1,6 +1,4 @@
-"""Import of a plugin. It is protected against all that a plugin may do: raise anything, end the process, hang, or change
-settings.
-"""
+"""Import of a plugin, protected against what a plugin may do: raise any error, end the process, hang, or change settings."""
 
 from __future__ import annotations
 
@@ -30,13 +28,13 @@ def tell(words: str) -> None:
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that restores the settings of the process at its end, and warns about those that changed inside.
+    """Return a context that, at its end, restores the settings of the process that changed in it, and warns about them.
 
-    The context yields a list, to which the names of the changed settings are added at its end.
+    The context yields a list. At the end of the context, the names of the changed settings are added to the list.
 
     Args:
-        who: name of the plugin, for the warning.
-        when: what the plugin did, for the warning.
+        who: name of the plugin or task, for the warning.
+        when: words that say when the settings changed, such as ``when it was imported``, for the warning.
     """
     with kept() as changed:
         yield changed

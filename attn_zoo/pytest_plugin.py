@@ -1,8 +1,8 @@
 """Plugin for pytest. ``pytest --attn-zoo NAME`` adds the conformance tests of a mechanism or task, one test per check.
 
 pytest loads this plugin wherever attn-zoo is installed. Therefore no other module of attn-zoo, and no tensor library, is imported
-before the option is used. The entry point of the plugin has the name of this module, so that ``-p`` and ``pytest_plugins`` also
-find it loaded already.
+before the option is used. The entry point of the plugin has the name of this module, so ``-p`` and ``pytest_plugins`` do not load
+the plugin a second time.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ RESERVED = frozenset(
     + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution", "output_gate"]
     + ["key_value_heads", "latent_dim"]
 )
-"""Names that no option may have: the other arguments in configs, ``build_attention`` and ``MultiHeadAttention``."""
+"""Names that no option may have, because other arguments of configs, ``build_attention`` and ``MultiHeadAttention`` have them."""
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
@@ -339,8 +339,8 @@ def _leave_out(name: str, reason: str, error: BaseException) -> None:
 
 
 def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
-    """Return sentences about settings of the process that the plugin of a mechanism or task changed outside any run: while it was
-    imported, or while an object of its options was made."""
+    """Return sentences about settings of the process that the plugin of a mechanism or task changed outside any run: while the
+    plugin was imported, or while an instance of its options class was made."""
     places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
     return [_CHANGES[place] for place in places if place in _CHANGES]
 

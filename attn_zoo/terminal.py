@@ -1,7 +1,7 @@
 """Layout of text for a terminal: tables with as many columns as fit, wrapped lines, and short numbers.
 
-This module does not use rich, because rich takes thirty times as long: the tables of ``leaderboard --reference`` would take a
-quarter of the time in which PyTorch is imported.
+This module does not use rich, because rich takes thirty times as long. With rich, printing the tables of ``leaderboard
+--reference`` would take a quarter as long as importing PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attn_zoo.escapes import terminal
 COLUMNS = 100
 """Width in characters if there is no terminal."""
 FORMATS = ("terminal", "github")
-"""Formats of tables of figures."""
+"""Formats in which ``table`` can write a table of numbers."""
 WIDE = "every column, however wide the terminal is"
 """Help of the option ``--wide``."""
 _LEAST = 28

@@ -20,8 +20,8 @@ def claimed(path: Path) -> Iterator[bool]:
     """Return a context that yields True if this process claimed a run, and False if another process has claimed it.
 
     The claim is a lock on the hidden file ``path`` that lasts until the context ends. If the process is killed, the system releases
-    the lock. If the file system or platform has no locks, every process gets True. Two processes may then do the same run, which
-    counts once.
+    the lock. If the file system or platform has no locks, every process gets True. Two processes may then do the same run, but
+    tables count only one of its two records.
 
     Raises:
         OSError: the folder cannot be written.

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SHARES = (0.5, 0.9, 0.99)
-"""Shares of the ceiling for which a record says how soon they were reached."""
+"""Shares of the ceiling. A record states how soon the run reached each of them."""
 SHARE, IN_A_ROW = 0.99, 3
 """A run ends after ``IN_A_ROW`` validations in a row at ``SHARE`` of the ceiling or more."""
 VALIDATIONS = 48
 """Number of validations in a run that does not meet the criterion."""
 MORE_STEPS, LEAST_STEPS = 4, 2400
-"""The cap is ``MORE_STEPS`` times the steps of a level's fixed budget, and at least ``LEAST_STEPS``."""
+"""The maximum number of steps is ``MORE_STEPS`` times the steps of the preset's fixed budget, and at least ``LEAST_STEPS``."""
 FLAT = 0.02
-"""Smallest share by which a training loss must fall; with a smaller one it is flat."""
+"""A training loss is called flat if it falls by less than this share."""
 
 Curve = Sequence[Mapping[str, Any]]
 
@@ -49,8 +49,8 @@ def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[
     The ceiling is the highest possible validation score. If it is 0 (unknown), the result is empty.
 
     Returns:
-        For each of ``"50"``, ``"90"`` and ``"99"`` the ``steps``, ``seconds`` and ``flops`` until then, or None if the run did not
-            get there. FLOPs are those of forward and backward passes over all examples seen; they are left out if unknown.
+        For each of the keys ``"50"``, ``"90"`` and ``"99"``, the ``steps``, ``seconds`` and ``flops``, or None if the score was
+            never so high. FLOPs are those of forward and backward passes over all examples seen; they are left out if unknown.
     """
     found: dict[str, dict[str, float] | None] = {}
     for share in SHARES if ceiling else ():
@@ -66,9 +66,10 @@ def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, 
 
 
 def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
-    """Return True if the training loss hardly fell: by less than ``FLAT`` from the first interval after the warm-up to the last.
+    """Return True if the training loss fell by a share of less than ``FLAT`` between the first and last interval after the warm-up.
 
-    Each point of the curve has the mean loss of the steps since the point before it. With fewer than two intervals, return None.
+    Each point of the curve has the mean loss of one interval: the steps since the previous point. If there are fewer than two
+    intervals, return None.
     """
     starts = [0, *(point["step"] for point in curve)]
     losses = [point["train_loss"] for start, point in zip(starts, curve, strict=False) if start >= warmup_steps]

@@ -139,9 +139,9 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
     ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning`` and the two cards are JSON text, as in the record.
     ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``). ``parts`` is a list of scores on parts
     of the test split. For runs that end at a criterion, ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon the
-    validation score was 90 % of the highest possible score. They are null if it never was. The same columns exist for 50 and 99 %.
-    Times are in seconds, memory is in bytes. The last columns are counts and measurements without a fixed place in the table.
-    Files that are not complete records are left out; ``Store(folder).load()`` names them.
+    validation score was 90 % of the highest possible score. They are null if the score was never so high. The same columns exist
+    for 50 and 99 %. Times are in seconds, memory is in bytes. If records have further counts or measurements, these are the last
+    columns. Files that are not complete records are left out; ``Store(folder).load()`` names them.
 
     For example, the mean accuracy of each mechanism, as a pandas dataframe::
 

@@ -15,7 +15,8 @@ from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
-"""Version of the file's fields. Earlier versions that load: 4 had no ``digest``, 5 no ``stopped``, ``reached`` and ``flat``."""
+"""Version of the fields of a record file. Files of version 4 and 5 can still be read. Both lack ``stopped``, ``reached`` and
+``flat``; version 4 also lacks ``digest``."""
 
 _ABSENT: Mapping[int, Mapping[str, Any]] = {
     4: {"stopped": None, "reached": {}, "flat": None},
@@ -31,13 +32,13 @@ _YOUNGER = ("denormals_flushed", "plugins")
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that a repetition would not change; a run with another status is repeated when its command is given again, unless it
-died."""
+"""Statuses that a repetition of the run would not change. A run with another status is repeated when its command is given again,
+unless its record has the key ``DIED``."""
 
 
 DIED = "died"
-"""Key of the environment of a run that died each time that it was tried: its process ended before the run did, or the run raised an
-error that ends a process, such as SystemExit; the status is then final."""
+"""Key in the ``environment`` of the record of a run that died on every try. A run died if its process ended before the run did, or
+if the run raised an error that ends a process, such as SystemExit. The status of such a run is final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,14 @@ class RunRecord:
     reason: str | None
     """Why the status is not ``done``; None if it is."""
     scores: Mapping[str, float]
-    """Scores ``test`` (computed once), ``valid`` and ``train`` (on as many examples as validation has) of the last weights, or with
-    a fixed budget of those with the best validation score; ``test: PART`` for each part of the test split that the task names."""
+    """Scores ``test`` (computed once), ``valid``, ``train`` (on as many examples as ``valid``) and, for each part of the test split
+    that the task names, ``test: PART``. With a fixed budget, they are scores of the weights with the best validation score;
+    otherwise, of the last weights."""
     chance: float | None
     """Chance level: the test score of always giving the constant answer that fits the training labels best."""
     curve: tuple[Mapping[str, float], ...]
-    """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``. The loss is that of the step or, until a
-    criterion, the mean over the steps since the point before."""
+    """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``. With a fixed budget, the loss is that of
+    the step; with a criterion, it is the mean over the steps since the previous point."""
     counted: Mapping[str, int]
     """Counts, equal on every machine. Whole network: ``parameters``, ``attention_parameters`` (projections and mechanism),
     ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward), ``activation_bytes_per_example``
@@ -80,18 +82,19 @@ class RunRecord:
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the earlier parts of an interrupted run,
-    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is there if the run died each time
-    that it was tried."""
+    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is True if the run died on every try, and
+    missing otherwise."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None
-    """How a finished run until a criterion ended: ``criterion``, or ``cap`` after all steps. None for other runs."""
+    """How a finished run with a criterion ended: ``criterion`` if it met the criterion, ``cap`` after all steps. None for other
+    runs."""
     reached: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
-    """``steps``, ``seconds`` and ``flops`` of training until validation first was at 50, 90 and 99 % of the ceiling; None for a
-    share that the run did not reach. Empty without a criterion."""
+    """``steps``, ``seconds`` and ``flops`` of training until the validation score first was 50, 90 and 99 % of the highest possible
+    score; None for a percentage that the run did not reach. Empty without a criterion."""
     flat: bool | None = None
-    """True if the training loss fell by less than 2 % after the warm-up. With a validation score within two points of the best
-    control, which tables know, the run is *not trained*. None without a criterion."""
+    """True if the training loss fell by less than 2 % after the warm-up. Tables call such a run *not trained* if its validation
+    score is also within two points of the best control. None without a criterion."""
     warnings: tuple[str, ...] = ()
     """Warnings about the settings, such as a window as long as the input."""
     tuning: Tuning | None = None

@@ -17,14 +17,16 @@ PROTOCOL = "3.0"
 """Version of the training and timing rules of runs until a criterion (``Budget.until``). Results of different versions never share
 a table.
 
-3.0: training ends at a criterion or a cap, at a constant rate; the last weights are tested; the seed draws generated data as well.
+3.0: training ends at a criterion or a maximum number of steps. The learning rate is constant. The last weights are tested. The seed
+of a run is also the seed of generated data.
 """
 FIXED = "2.0"
-"""Version of the rules of runs with a fixed number of steps or seconds, whose weights with the best validation score are tested.
+"""Version of the rules of runs with a fixed number of steps or seconds. The weights with the best validation score are tested.
 
-2.0: ``implementation=auto`` is the default, and times are compared among the implementations that it chooses on one device; the
-token encoder initialises positions a tenth as large as tokens. 1.0: both were initialised equally large, and the default was
-``eager``, which at that time included CPU tiles.
+2.0: ``implementation=auto`` is the default, and times are compared among the implementations that ``auto`` chooses on one device.
+The token encoder initialises the embeddings of positions a tenth as large as those of tokens.
+1.0: the token encoder initialised both equally large. The default was ``implementation=eager``, which at that time included
+computation in tiles on the CPU.
 """
 PROTOCOLS = (FIXED, PROTOCOL)
 """Versions that runs of this code have."""
@@ -78,10 +80,10 @@ class ModelSpec(_Part):
     dropout: float = 0.0
     """Dropout after embedding, attention output and MLP; dropout of attention weights is an option of the mechanism."""
     backbone: str = ""
-    """Name of a VisionTransformer in timm, for tasks on patches; its sizes replace those above. Empty for a plain encoder of the
-    sizes above."""
+    """Name of a VisionTransformer in timm, for tasks on patches. Its sizes replace ``dim``, ``depth``, ``heads`` and ``mlp_ratio``.
+    Empty for a plain encoder with these four sizes."""
     shared_weights: bool = _added_later(False)
-    """True for one block, applied ``depth`` times (Universal Transformer, without halting)."""
+    """True for one block that is applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = _added_later(False)
     """True to compute keys and values once, in the block's first application; needs ``shared_weights`` and a task on tokens."""
     short_convolution: int = _added_later(0)
@@ -91,10 +93,11 @@ class ModelSpec(_Part):
     key_value_heads: int = _added_later(0)
     """Number of heads of keys and values in every attention, each shared by equally many heads of queries; 0 for ``heads``."""
     latent_dim: int = _added_later(0)
-    """Width of the latent of a token, from which every attention makes its keys and values; 0 for none."""
+    """Width of the latent vector of a token, from which every attention computes the keys and values of the token; 0 for none."""
     positions: str = _added_later("learned")
-    """Position embedding for tasks on tokens: ``learned``, one vector for each absolute position, or ``none`` (NoPE). A causal
-    network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
+    """Position embedding for tasks on tokens: ``learned`` (one vector for each absolute position) or ``none`` (NoPE). With
+    ``none``, a causal network can still infer the order, and test sequences longer than those of training meet no untrained
+    vectors."""
 
     def __post_init__(self) -> None:
         check_types("model", self)
@@ -147,14 +150,15 @@ class Budget(_Part):
     pretrain_steps: int = _added_later(0)
     """Number of self-pretraining steps before training, on masked tokens of the task's training inputs (Amos et al. 2023)."""
     schedule: str = _added_later("cosine")
-    """Learning-rate schedule after the warm-up: ``cosine`` decays to zero with the larger of the elapsed shares of ``steps`` and
-    ``seconds``; ``constant`` does not decay, so that a run stopped at any step equals a run of that length."""
+    """Learning-rate schedule after the warm-up. ``cosine`` decays to zero at the end of ``steps`` or ``seconds``, whichever is
+    earlier. ``constant`` does not decay, so a run that is stopped at any step equals a run of that length."""
 
     until: str = _added_later("steps")
     """End of training. ``steps``: after ``steps`` or ``seconds``; the weights with the best validation score are tested.
     ``criterion``: after three validations in a row at 99 % of ``ceiling``, or after ``steps``; the last weights are tested."""
     ceiling: float = _added_later(0.0)
-    """Highest validation score that the task allows at this size, for ``until=criterion``; 0 for none, as for a perplexity."""
+    """Highest validation score that the task allows at this size, for ``until=criterion``; 0 for none, as for the metric
+    perplexity."""
 
     def __post_init__(self) -> None:
         check_types("budget", self)
@@ -290,7 +294,7 @@ def digest_of(data: Any) -> str:
 def writable(value: Any) -> Any:
     """Return a value in which every half of a surrogate pair is replaced by an escape, so that it can be written as UTF-8.
 
-    Such a half stands for a byte of a path that is not text.
+    Python reads a byte of a path that is not valid UTF-8 as such a half.
     """
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()

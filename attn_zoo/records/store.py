@@ -97,13 +97,14 @@ class Store:
         return path
 
     def load(self, task: str | None = None, attention: str | None = None) -> tuple[list[RunRecord], list[Damaged]]:
-        """Return all records in the folder and its subfolders, and the files that could not be read with the reasons.
+        """Return two lists: all records in the folder and its subfolders, and the files that are left out, each with the reason.
 
         If the folder does not exist, both lists are empty.
 
         Args:
-            task: name of a task. Only files that are named after it are read.
-            attention: name of a mechanism, which needs ``task``. Only files that are named after both are read.
+            task: name of a task. If it is given, only files that are named after this task are read.
+            attention: name of a mechanism. If it is given, ``task`` must be given too, and only files that are named after both are
+                read.
 
         Raises:
             NotADirectoryError: the root is a file, and not a packed one.
@@ -226,8 +227,8 @@ class Store:
         Args:
             run_id: id of the run.
             tuning: search to which the run belongs, and its role in it; None for a run outside any search.
-            since: every record of a run that started at this time or later counts as final, even that of a failure; empty for no
-                such time.
+            since: a time, or an empty string. Every record of a run that started at this time or later counts as final, even the
+                record of a failure.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
         return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)

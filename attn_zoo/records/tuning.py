@@ -1,6 +1,6 @@
-"""Hyperparameter searches in records: the search to which a run belongs, and the number of trials behind a row.
+"""Hyperparameter searches in records: the search to which a run belongs, and the number of trials that led to its settings.
 
-A study is one search; its id is ``study_id``.
+A study is one search; ``study_id`` returns the id of a study.
 """
 
 from __future__ import annotations
