@@ -26,7 +26,7 @@ COMMUNITY = Path("results") / "community"
 FILE, CODE, TEXT = "submission.toml", "code", "README.md"
 """Parts of the folder of a submission, beside its packed records: who made it, its code, and the text of its pull request."""
 AGAIN = "again"
-"""Folder beside the submissions that holds runs which were repeated, in one packed file per submission."""
+"""Folder beside the submissions with repetitions of submitted runs, in one packed file per submission."""
 WITHIN = 0.02
 """Largest difference of the test scores of a run and its repetition on another machine, such as 2 points of accuracy."""
 

@@ -178,7 +178,7 @@ def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
 
 
 def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
-    """Add a verdict and comparisons to each row, or the reason why it has none. Return all comparisons of the table.
+    """Set the verdict and the comparisons of each mechanism's row, or the reason why there is no verdict. Return all comparisons.
 
     Args:
         rows: mechanisms in the order of ``standing``, then controls.

@@ -68,7 +68,7 @@ _FACTS: Mapping[str, Callable[[Table], Any]] = {
     "best_control_score": lambda table: table.best_control,
     "no_verdicts": lambda table: table.judgement.reason,
 }
-"""Facts of a table that its lines of CSV repeat."""
+"""Facts of a table that each of its CSV lines repeats."""
 
 
 def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:

@@ -72,7 +72,7 @@ class Literature:
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """Return a table beside the published scores for its task, or None if there are no published scores.
+    """Return the scores of a table together with the published scores for its task, or None if there are no published scores.
 
     Args:
         attention: mechanism to whose rows the comparison is limited; None for all rows.

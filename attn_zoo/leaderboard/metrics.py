@@ -158,8 +158,8 @@ def verdict_cell(row: Row, table: Table) -> str:
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row with the row it was compared with, or why there is no verdict. For a control, the text
-    is empty.
+    """Return the verdict on a row, with the other row and the difference that it is based on, or why there is no verdict. For a
+    control, the text is empty.
     """
     best, control = row.against_best, row.against_control
     points = unit(table, " points")

@@ -133,9 +133,9 @@ def plot_svg(panels: Sequence[Panel]) -> str:
 def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
     """Return the rows of a table that have a score and a cost, grouped into curves.
 
-    The rows of a curve have one mechanism and implementation group, and differ in their options. If they differ in a single
-    number, they are sorted by that number, because measured costs are noisy; otherwise by the cost. A row whose options a search
-    found is a curve of a single point.
+    The rows of a curve have one mechanism and implementation group, and differ in their options. If they differ only in
+    one numeric option, they are sorted by this option, because measured costs are noisy. Otherwise they are sorted by the cost. A
+    row whose options a search found is a curve of a single point.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]

@@ -20,7 +20,7 @@ from attn_zoo.registry import attention_options, attentions, card
 from attn_zoo.rows import RowName
 
 CUDA_DTYPE = torch.bfloat16
-"""Data type of the matrix products for which ``auto`` chooses an implementation on CUDA."""
+"""Data type of matrix products that ``auto`` assumes when it chooses an implementation on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)

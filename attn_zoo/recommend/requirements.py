@@ -45,9 +45,10 @@ class Requirements:
     memory: int | None = None
     """Limit in bytes on the tensors that training saves for the backward pass or, with ``decode``, on the recurrent state."""
     use: str | None = None
-    """Name of the use case, one of ``NEEDS``, whose tasks decide. None for all recorded tasks of the required direction."""
+    """Name of the use case (one of ``NEEDS``) on whose tasks the recommendation is based. None for all recorded tasks of the
+    required direction."""
     task: str | None = None
-    """Name of the only task that decides; None for several."""
+    """Name of the only task on which the recommendation is based; None for several."""
     accept: float = ACCEPT
     """Largest acceptable loss against softmax, in points of 100 (per cent for other metrics)."""
 

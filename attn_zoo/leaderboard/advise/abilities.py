@@ -28,7 +28,7 @@ class Ability:
     """Unique name: the title of the task, with its direction."""
     table: Table
     rows: Mapping[str, Row]
-    """Row with the best validation score of each mechanism."""
+    """Row with the best validation score, by mechanism."""
     no_evidence: str | None
     """Reason why the task is not evidence about mechanisms, such as that none beats the best control. None if it is evidence."""
 

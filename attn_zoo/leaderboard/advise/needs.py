@@ -114,7 +114,7 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Lowest of the lower ends of all intervals, each around the difference from softmax on one task."""
+        """Lowest lower end of the intervals of ``gains``, the differences from softmax."""
         return min(gain.amount.low for gain in self.gains)
 
 
