@@ -31,8 +31,9 @@ def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
     """Return the queries, keys and values of every attention layer of ``model``, in the order in which the layers run.
 
     They are captured after the projections and after the split into heads. ``attention_matrices`` lists the supported kinds of
-    model. Models of Hugging Face use ``scaled_dot_product_attention`` during this run. If the scale of the scores is not 1/√d for
-    heads of width d, the queries are multiplied to make up for it. Key and value heads that several query heads share are repeated.
+    model. Models of Hugging Face use ``scaled_dot_product_attention`` during this run. If the model scales scores by another
+    factor than 1/√d for heads of width d, the queries are multiplied, so that the factor 1/√d gives the same scores. Key and value
+    heads that several query heads share are repeated.
 
     Args:
         batch: input of the model. A mapping is passed as keyword arguments, anything else as the only argument.

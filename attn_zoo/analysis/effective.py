@@ -1,4 +1,4 @@
-"""Effective attention matrix A of a mechanism: the matrix with Y = A V for its values V and its output Y. It must depend on queries
+"""Effective attention matrix A of a mechanism: the matrix with Y = A V for its values V and its output Y. A must depend on queries
 and keys only.
 
 If V is the identity matrix, the output Y equals A. Values have head_dim channels, so the identity is given in groups of head_dim

@@ -29,7 +29,7 @@ class ApproximationError:
     that help to interpret the errors are included."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
-    """Relative errors in float64. For a mechanism that is not random, there is one draw."""
+    """Relative errors in float64. If the mechanism is not random, the number of draws is 1."""
     drawn: bool
     """True if the mechanism is random: random features, hashes, or untrained parameters."""
     flops: int
@@ -39,7 +39,7 @@ class ApproximationError:
     parameters: int
     """Number of trainable parameters of one layer; here they are untrained."""
     streams: Mapping[str, str]
-    """Additional inputs (streams) by name, each with the projection that it is initialised as a copy of."""
+    """For each additional input (stream), by name, the input (``query``, ``key`` or ``value``) that it is a copy of at first."""
     reads: tuple[str, ...]
     """Inputs that influence the output."""
     tied: float | None

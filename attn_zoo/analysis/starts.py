@@ -1,8 +1,9 @@
 """Initialisation of Linformer's projections E and F for given keys. It uses means over segments or the second moments of the keys.
 
 E and F are k × n matrices that project n positions onto k. Let M = E[K Kᵀ] be the n × n second moment of the keys K over real text,
-heads and channels. An orthogonal projection P of the keys onto k directions preserves tr(P M) of tr(M). The best k directions are
-the leading eigenvectors U of M. But softmax treats the k projected keys alike, so the choice of the basis also matters.
+heads and channels. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
+directions are the leading eigenvectors U of M. But softmax treats the k projected keys alike, so the choice of the basis also
+matters.
 
 To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on keys and values projected by P if two conditions hold:
 E Eᵀ = (k / n) I and E 1 = 1. Here Q are the queries, V the values, I is the identity, and 1 is the vector of ones. Means over k
@@ -28,7 +29,7 @@ class Start(Enum):
     stretches = "stretches"
     """Means over the k segments of positions that preserve most of the second moment."""
     spectrum = "spectrum"
-    """Leading k eigenvectors of the second moment, rotated to be nearest to means over equal segments."""
+    """Leading k eigenvectors of the second moment, rotated to be as near to means over equal segments as possible."""
     pooling = "pooling"
     """Means over equal segments, independent of the text."""
     random = "random"

@@ -18,7 +18,7 @@ from attn_zoo.contract import Attention, UnsupportedError
 _FORWARD = inspect.signature(Attention.forward)
 
 Seen = Callable[..., None]
-"""Callback with the arguments of each attention call."""
+"""Function that is called with the arguments of each attention call."""
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:

@@ -49,7 +49,8 @@ class Bench:
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
     _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
-    """Workloads of the last length by kind. A module is reused for all steps of its kind; training has a module of its own."""
+    """Workloads of the last length, by kind of step. All steps of a kind use the same module; the two kinds use different
+    modules."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
         """Return the seconds of the forward pass. For ``training``, also return those of the backward pass and, if there is an
@@ -135,7 +136,7 @@ class MatrixProducts:
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
-        """Return the seconds of one matrix product in float32, whose result is written into existing memory."""
+        """Return how many seconds one float32 matrix product takes. Its result is written into memory that is already allocated."""
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

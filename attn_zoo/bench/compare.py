@@ -1,12 +1,12 @@
 """Comparison of two subjects, A and B, that are timed in interleaved rounds: which one is faster, or whether they tie.
 
 Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A disturbance
-of the whole round cancels in the quotient. A disturbance of only one of the two may be another program, a change of clock rate, or
-the place in the round. It was as likely to hit the other one, whatever the noise looks like and however long it lasts.
+of the whole round cancels in the quotient. A disturbance of only one subject may be another program, a change of clock rate, or
+the place in the round. It was as likely to hit the other subject, because the order is random.
 
 So if B costs q times as much as A, the quotient of each round is above q with probability 1/2, independently of all other rounds.
 The number of rounds above q is therefore binomial. This gives a confidence interval of the median, the interval of the sign test.
-It needs no assumption about the noise, and up to half of the rounds may be disturbed before it moves far.
+The interval needs no assumption about the noise, and up to half of the rounds may be disturbed before it moves far.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from scipy import stats
 from attn_zoo.bench.timing import quotients
 
 SMALLEST = 0.02
-"""Smallest difference of interest: a quotient between 1 / 1.02 and 1.02 is a tie. Memory addresses of a process may cost 1 %."""
+"""Smallest difference of interest. A quotient between 1 / 1.02 and 1.02 is a tie, because memory addresses alone may cost 1 %."""
 
 CONFIDENCE = 0.95
 
 ROUNDS = 150
-"""Number of rounds that detects a difference of 10 % where timings scatter by 10 % and every other round is disturbed."""
+"""Number of rounds that is enough to detect a difference of 10 %, if timings scatter by 10 % and half of the rounds are
+disturbed."""
 
 METHOD = "median of the quotients within a round, with the distribution-free interval of the sign test"
 

@@ -4,8 +4,8 @@ measurements.
 At each length, the quotient of the costs of mechanism and baseline has a median over the rounds. Its interval assumes no
 distribution (see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly on logarithmic axes. The
 crossover is the length at which the median falls below 1 for the last time. Its interval goes from the length at which the lower
-bounds do so to the length at which the upper bounds do. Memory has no rounds, because PyTorch asks for the same bytes in each step,
-so its crossover has no interval.
+bound of the quotient falls below 1 to the length at which the upper bound does. Memory is measured once, because each step needs
+the same bytes, so its crossover has no interval.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from attn_zoo.bench.measurement import Figures
 from attn_zoo.bench.timing import fit_exponent
 
 QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
-"""Quantities with a crossover, and the names of their figures."""
+"""Quantities for which there is a crossover, and the name of each quantity in a measurement."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
 """Roles of baselines, in words."""
 
 FITTED_LENGTHS = 4
-"""Number of longest lengths to which exponents are fitted; at shorter ones linear terms hide the growth."""
+"""Exponents are fitted to this number of lengths, the longest ones. At shorter lengths, linear terms hide the growth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def resolve_device(name: str) -> str:
     """Return the device to use, ``cpu`` or ``cuda``. For ``auto`` it is ``cuda`` if there is a GPU.
 
     Raises:
-        ValueError: another name, or CUDA where PyTorch finds none.
+        ValueError: the name is another one, or it is ``cuda`` and PyTorch finds no GPU.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -60,11 +60,11 @@ class Grid:
     fewest_lengths: ClassVar[int] = 1
     shortest_length: ClassVar[int] = 1
     slow_seconds: ClassVar[float] = math.inf
-    """Seconds of a step above which it is timed in three rounds only."""
+    """Steps that take more seconds than this are timed in three rounds only."""
     preloaded: ClassVar[Sequence[str]] = ()
-    """Modules that are imported before workers are forked, which would otherwise import them one by one."""
+    """Modules that are imported once, before worker processes are forked. Otherwise each worker would import them again."""
     whole_groups: ClassVar[bool] = False
-    """True if a failed cell ends the measurement; figures are then saved only after whole groups."""
+    """True if a failed cell (case to measure) ends the measurement. Values are then saved only after a whole group of cells."""
 
     named: ClassVar[Collection[str]] = ()
     """Keys that the user gave."""

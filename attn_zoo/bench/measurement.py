@@ -49,7 +49,8 @@ class Figures:
     values: dict[str, list[float | None]] = field(default_factory=dict)
     """Values by quantity. Each list has one value per round from the first on, or None if there is no value."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Reason of the failure, by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
+    """Reason of the failure, by quantity. A reason is one of ``OOM``, ``time limit``, ``refused``, ``failed`` and ``no time left``,
+    followed by a message."""
 
     def all(self, quantity: str) -> list[float]:
         """Return all measured values of a quantity such as ``seconds``, in the order of the rounds. The list is empty if there are

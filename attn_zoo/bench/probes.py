@@ -13,7 +13,7 @@ Ask = Callable[..., Any]
 """Function that calls a method of the object in the worker process, given its name and arguments."""
 
 Answer = Mapping[str, float | list[float] | None]
-"""Values by quantity; several where several steps were tried."""
+"""Measured value of each quantity. It is a list if several steps were tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def _seconds(ask: Ask, found: Figures) -> Answer:
 
 
 SECONDS = Probe("seconds", _seconds)
-"""Seconds of a step; in training also of its backward pass and, where there is one, of the optimiser's step."""
+"""Probe for the seconds of a step. In training it also gives those of the backward pass and of the optimiser's step, if any."""
 
 
 def _memory(ask: Ask, found: Figures) -> Answer:
@@ -47,7 +47,7 @@ def _memory(ask: Ask, found: Figures) -> Answer:
 
 
 MEMORY = Probe("peak_bytes", _memory)
-"""Bytes that are held before a step, and the peak above them."""
+"""Probe for the bytes that are allocated before a step, and for the peak of the step above them."""
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:

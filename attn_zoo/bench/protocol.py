@@ -33,7 +33,7 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
 more to the system, so that each new block causes page faults; ``keep`` keeps freed blocks."""
 
 MOST_COPIES = 4096
-"""Maximum number of copies of the inputs; more small tensors would take longer to make than to visit."""
+"""Largest number of copies of the inputs. If inputs are small, it takes longer to make more copies than to use them."""
 
 CLOCKS: Mapping[str, tuple[str, str]] = {
     "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),
@@ -65,9 +65,9 @@ class TimingProtocol:
     most_repeats: int = MOST_REPEATS
     """Maximum number of these repetitions."""
     statistic: str = "median and quartiles"
-    """Statistic over the rounds; there is no other."""
+    """Statistic over the rounds. Only this one is supported."""
     unstable: float = UNSTABLE
-    """Share of the median above which an interquartile range marks a figure as unstable."""
+    """A timing is marked as unstable if its interquartile range is more than this share of its median."""
     rotate_bytes: int = 0
     """Bytes that all copies of the inputs together must exceed. Steps read the copies in turn, so that a cache of this size no
     longer contains a copy when it is read again. 0 means one copy, and caches stay as the step before left them."""
@@ -111,7 +111,8 @@ class TimingProtocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
-        """Return the protocol that ``to_dict`` converted to this plain data. Derived values are ignored."""
+        """Return the protocol from a dictionary that ``to_dict`` made. Values that are not fields, such as the digest, are
+        ignored."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 

@@ -22,7 +22,7 @@ from attn_zoo.registry import attention_options, card, stated_options
 from attn_zoo.rows import RowName, option, rows_of
 
 KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
-"""Directions of a step, in words."""
+"""Kinds of a step, with a description of each."""
 
 HELD_MATRICES = {"forward": 2, "training": 3}
 """Minimum number of length × length matrices that materialised softmax holds at once for a head: scores and weights; in the
@@ -96,7 +96,7 @@ class Timed(Grid):
     time_limit: float = option(120.0, "time limit of one request to a worker process, in seconds")
 
     module_level: ClassVar[str] = "layer"
-    """Level at which attentions are timed (see ``attn_zoo.count.rigs``)."""
+    """Scope of a timing: ``mechanism``, ``layer``, ``block`` or ``model`` (see ``attn_zoo.count.rigs``)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

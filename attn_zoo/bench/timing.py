@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 UNSTABLE = 0.2
-"""Share of the median above which an interquartile range marks a figure as unstable."""
+"""A timing is unstable if its interquartile range is more than this share of its median."""
 
 MOST_REPEATS = 1000
 
 Parts = tuple[Callable[[Any], Any], ...]
-"""Parts of a step; each gets the result of the part before, the first one None."""
+"""Functions that make up a step. Each is called with the result of the previous function, and the first one with None."""
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -113,8 +113,8 @@ def step_of(parts: Parts) -> Callable[[], None]:
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Run ``steps`` warm-up steps and return the seconds of the last one. None means one step, or two on CUDA, where the first may
-    compile."""
+    """Run ``steps`` warm-up steps and return the seconds of the last one. The default is one step, or two on CUDA, where the first
+    step may compile."""
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)

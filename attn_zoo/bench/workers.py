@@ -26,7 +26,7 @@ MEMORY_SHARE = 0.75
 KINDS = ("OOM", "time limit", "failed")
 
 PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
-"""Modules that the fork server, from which workers are forked, imports; it computes nothing."""
+"""Modules that the fork server imports. Workers are forked from this server, which computes nothing itself."""
 
 
 class WorkerError(Exception):

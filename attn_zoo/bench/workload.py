@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from attn_zoo.bench.timing import Parts
 
 CLIP_NORM = 1.0
-"""Norm to which gradients are clipped before the optimiser's step, the runner's default."""
+"""Norm to which gradients are clipped before the optimiser's step. It is the default of training runs."""
 
 Inputs = tuple[Tensor, ...]
 
 
 class Workload:
-    """A module and, if requested, AdamW with a learning rate of 0 over its parameters. The state of AdamW is allocated at once."""
+    """A module and, if requested, AdamW with a learning rate of 0 over its parameters. The state of AdamW is allocated
+    when the object is made."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module

@@ -96,13 +96,13 @@ def _method(found: Measurement) -> str:
 
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
-"""Default sizes; at ``level=model`` the sizes of the task's level take precedence."""
+"""Default sizes of the network. With ``level=model``, the sizes that belong to the task are used instead."""
 
 READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
-"""Levels that read a key; at other levels the key is refused."""
+"""For some keys, the values of ``level`` with which the key may be given. With other values, the key raises an error."""
 
 PROBE_TOKENS = 8192
-"""Number of tokens in the smaller of the two batches from whose peaks memory is extrapolated on a CPU; at least one sequence."""
+"""On a CPU, memory is extrapolated from the peaks of two batches. The smaller batch has this number of tokens, or one sequence."""
 
 PATIENCE = 2
 """Number of doublings without a higher throughput after which the search for the best batch ends."""
@@ -198,8 +198,8 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cases to time, with their batch sizes. Each case in ``cells`` that has a best batch size is timed with batch
-        size 1 and, if this is not the best one, with the best batch size."""
+        """Return the cases to time, with their batch sizes. A case is timed with batch size 1 and with its best batch size (the
+        one with the highest throughput), which the search before the rounds found. Cases without a best batch size are left out."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 
