@@ -21,8 +21,8 @@ class Options:
     """Options of the local convolution."""
 
     kernel: int = bounded(5, odd("the positions that are summed, the own one included"))
-    """Width of the convolution in positions, the own position included. It must be odd, so that both sides are equal. If causal,
-    the convolution reads the own position and earlier ones only.
+    """Width of the convolution in positions, the position itself included. It must be odd, so that both sides are equal. If causal,
+    the convolution reads the position itself and earlier ones only.
     """
 
 

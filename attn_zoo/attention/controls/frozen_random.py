@@ -28,9 +28,9 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products, and 0 parameters.
 
-    The state holds the current value, and the earlier values that later positions link to. After t of n positions there are at
-    most t such earlier values per head of values. There are also at most r (n - t), where r is ``links`` - 1 times the number of
-    heads that read one head of values. The two limits are equal at n - t = n / (r + 1), where the state is largest.
+    The state holds the current value, and the earlier values that later positions link to. After t of n positions, the number of
+    such earlier values per head of values is at most t, and at most r (n - t). Here r is ``links`` - 1 times the number of heads
+    that read one head of values. The state is largest at n - t = n / (r + 1), where the two limits are equal.
     """
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
@@ -56,8 +56,9 @@ class FrozenRandom(Attention[Options]):
     """Weighted average of the values of a few random positions. Positions and positive weights, whose sum is one, differ from
     head to head. They are drawn when the mechanism is built, and never trained.
 
-    Paper: none; a control, which cannot select tokens by content. A position always sees itself, so every valid position has a
-        key. The others are drawn from all positions or, if causal, from those up to its own. Weights are uniform on the simplex.
+    Paper: none; a control, which cannot select tokens by content. A position always sees itself, so every valid position has a key.
+        The others that it sees are drawn from all positions or, if causal, from those up to itself. Weights are uniform on the
+        simplex.
     Symbols: none.
     Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one
         length, so the outputs of an example do not depend on its padded length; shorter inputs count as padded.

@@ -68,14 +68,13 @@ class LowRankOptions:
     over k equal segments.
     """
     equalised: bool = added_later(False)
-    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. For learned E and
-    F.
+    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. E and F must be
+    learned.
     """
     frozen: bool = False
     """If true, E and F stay as drawn, while the other weights are trained."""
     allow_full_rank: bool = False
-    """If true, there may be as many projected keys as keys, at a higher cost than softmax attention. This allows exact comparisons
-    of the two.
+    """If true, there may be n projected keys or more. This costs more than softmax attention, and allows exact comparisons with it.
     """
 
     def __post_init__(self) -> None:
@@ -106,14 +105,14 @@ class LowRankOptions:
             )
 
     def layers(self) -> list[list[int]]:
-        """Return a list of projected lengths for each layer, or a single list for all layers. Each has one number per head, or one
-        for all.
+        """Return a list of projected lengths for each layer, or a single list for all layers. Each list holds one number per head,
+        or a single number for all heads.
         """
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """Return two numbers: how many matrices one map needs (2 if F differs from E, else 1), and how many maps ``heads`` heads
-        need.
+        """Return two numbers: how many matrices a head uses (2 if F differs from E, else 1), and how many copies of these there are
+        (``heads`` if each head has its own, else 1).
         """
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
@@ -122,7 +121,9 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Map by the k × n matrices E, ``matrix[0]``, and F, ``matrix[-1]``. There is one of each per head, or one for all heads."""
+    """Map that multiplies keys by E, ``matrix[0]``, and values by F, ``matrix[-1]``. Each head has its own k × n matrices, or all
+    heads share them.
+    """
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -165,7 +166,9 @@ class MatrixMap(LengthMap):
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return the FLOPs of E X, and of F X if F or its tokens differ. Return None if heads have their own matrices."""
+        """Return the FLOPs of E X for keys and F X for values, or of one product if both are the same. Return None if heads have
+        their own matrices.
+        """
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
@@ -175,10 +178,10 @@ LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: M
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
-    """Return a map for the heads of each k, from the smallest k to the largest.
+    """Return one map for each projected length k, from the smallest k to the largest. Each map serves the heads that have this k.
 
     Raises:
-        ValueError: ``projected_lengths`` names another number of heads than the layer has.
+        ValueError: ``projected_lengths`` gives several numbers, but not one for each head of the layer.
     """
     lengths, kind = options.layers()[0], LENGTH_MAPS[options.projection]
     lengths = lengths * geometry.heads if len(lengths) == 1 else lengths
@@ -193,8 +196,8 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` gives the forward and backward
-    FLOPs of the latter.
+    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` returns the forward and backward
+    FLOPs of this attention.
     """
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
@@ -213,11 +216,13 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @property
     def shares_maps(self) -> bool:
-        """True for ``layerwise``, with which one E serves all layers."""
+        """True if all layers share one matrix (``sharing=layerwise``)."""
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Return the options of each layer, with its own k from ``projected_lengths``. If all have the same, return one."""
+        """Return a list with the options of each layer, including the k of this layer. If all layers have the same k, the list has
+        one item.
+        """
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 
@@ -233,7 +238,7 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
-        """Return a warning if a projected length is not below the number of keys, which ``allow_full_rank`` allows."""
+        """Return a warning if a projected length is not below the number of keys. Only ``allow_full_rank`` permits this."""
         k, n = max(map(max, options.layers())), geometry.keys
         found = super().warnings(geometry, options)
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found

@@ -17,7 +17,7 @@ SMALLEST_BLOCK = 32
 """Smallest number of queries in a block, even if the window is narrow."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""Queries, of which there are as many as keys, or outputs."""
+"""Type of queries and of outputs. Both have one row per key."""
 
 
 class Few(NamedTuple):
@@ -57,8 +57,8 @@ def window_attention(
     dropout: float,
     sinks: Sinks = None,
 ) -> Rows:
-    """Return the outputs of ``attend_near``, computed in blocks of queries. A query has left + block + right scores for
-    the window.
+    """Return the outputs of ``attend_near``, computed in blocks of queries. Each query is compared with all left + block + right
+    keys near its block.
     """
     n, r, block = query.shape[2], few.key.shape[2], window_block(left)
     fill, span = -n % block, left + block + right

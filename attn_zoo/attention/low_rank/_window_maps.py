@@ -67,8 +67,8 @@ class MeanMap(WindowMap):
 
 
 class MaxMap(WindowMap):
-    """Map from each window to the maximum of its real tokens. It is not linear, so tokens cannot be compressed before they are
-    projected to keys.
+    """Map from each window to the maximum of its real tokens. The maximum is not linear, so tokens cannot be compressed before they
+    are projected to keys.
     """
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
@@ -86,7 +86,8 @@ class ConvolutionMap(WindowMap):
     """Map by a convolution over the channels of a head, without bias. Its kernel and its stride are one window of w = ⌈n / k⌉
     tokens.
 
-    ``weight[role, copy]`` is (w d) × d. It is drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
+    ``weight[role, copy]`` is (w d) × d. The first role serves keys and the last role values. A copy serves one head, or all heads.
+    Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]
@@ -111,7 +112,7 @@ class ConvolutionMap(WindowMap):
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Change the size of the windows, and interpolate the kernels to it."""
+        """Change the size of the windows, and interpolate the kernels to the new size."""
         super().resize(length)
         taps = self.weight.unflatten(2, (-1, self.weight.shape[3])).movedim(2, -1)
         self.weight = nn.Parameter(resample(taps, self.window).movedim(-1, 2).flatten(2, 3), self.weight.requires_grad)

@@ -1,5 +1,5 @@
-"""External attention: Y = A M_v, where A are the scores X M_kᵀ after a softmax over positions and a division by their sum over
-units.
+"""External attention: Y = A M_v. The weights A are the scores X M_kᵀ, normalised twice: by a softmax over positions, then by their
+sum over units.
 
 The units are learned pairs of a key in M_k and a value in M_v, which are the same for all inputs.
 """

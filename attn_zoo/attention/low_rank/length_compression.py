@@ -1,7 +1,7 @@
 """Heavily compressed attention (HCA): Y = softmax(Q [K̃ ; K_near]ᵀ / √d) [Ṽ ; V_near], K̃ᵢ = Σⱼ softmaxⱼ(Zⱼ + Bⱼ) ⊙ Kⱼ, Z = K W.
 
 An entry is a compressed key K̃ᵢ with its compressed value Ṽᵢ. Both are weighted sums over m tokens j, with separate weights for
-each channel. K_near are the keys of a window around the query.
+each channel. W and B are learned. K_near are the keys of a window around the query.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class LengthCompression(Attention[LengthOptions]):
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
     Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
-    Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same
-        weights compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The
-        paper's norms, rotary positions and grouped output projection are left out. If causal, a query sees an entry once all its
-        tokens are past, as in the paper. Without causality, which the paper does not treat, all entries are seen, including a
-        last one of fewer tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks
-        (learned scores in the softmax that belong to no key) are an option here. B starts at zero.
+    Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same weights
+        compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The paper's norms,
+        rotary positions and grouped output projection are left out. If causal, a query sees an entry if none of the entry's tokens
+        lies after the query, as in the paper. The bidirectional form is an addition: a query sees all entries, including a last one
+        of fewer tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks (learned
+        scores in the softmax that belong to no key) are an option here. B starts at zero.
     """
 
     saturates = WIDE

@@ -35,8 +35,8 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the size c of a block, in tokens. It is at most the length of the sequence, but always above k, so that projections
-    compress.
+    """Return the size c of a block, in tokens. It is at least k + 1, so that projections compress. Apart from this, it is at most
+    the length of the sequence.
     """
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
@@ -81,10 +81,10 @@ class LinformerCausal(Attention[Options]):
     """Softmax attention to the tokens of a query's own block, and to the projected keys of other blocks. If causal, these are
     earlier blocks.
 
-    Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
-        which only later blocks see. With c = √(n k) a query is compared with at most about 2 √(n k) keys.
+    Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k
+        projected keys, and only later blocks see these. With c = √(n k) a query is compared with at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
-    Differs: the paper has no such form. Without causality a query sees the projected keys of all other blocks. One E and one F
+    Differs: the paper has no such form. If bidirectional, a query sees the projected keys of all other blocks. One E and one F
         serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are set to
         zero before they are projected. If the length of an input is not the length for which the mechanism is built, c and the
         parameters stay the same. At much greater lengths the FLOPs grow with the square of the length.

@@ -95,8 +95,8 @@ class Luna(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why the causal form cannot run with dropout; else None. Its tiles compute weights again in the backward
-        pass, and would draw other random numbers.
+        """Return a reason if the causal form is requested with dropout, else None. The tiles of the causal form compute weights
+        again in the backward pass, and would draw other random numbers.
         """
         if geometry.causal and options.dropout > 0:
             return "luna.dropout needs causal=False: tiles of the causal form recompute weights; use the layer's output_dropout"
@@ -135,7 +135,7 @@ class Luna(Attention[Options]):
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Return the outputs, with attention to the packed tokens computed by PyTorch's fused kernels.
 
-        The causal form has no such kernels. It is computed in tiles on a CPU, and as in ``eager`` on other devices.
+        The causal form does not use these kernels. It is computed in tiles on a CPU, and as in ``eager`` on other devices.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))

@@ -111,8 +111,8 @@ class Nystrom(Attention):
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, where PyTorch's fused kernels compute attention from landmarks to tokens and from
-        queries to landmarks.
+        """Return the outputs of ``attend``. PyTorch's fused kernels compute the attention from landmarks to tokens and from queries
+        to landmarks.
         """
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 

@@ -1,8 +1,9 @@
 """Compressed sparse attention (CSA): softmax attention to a window of keys and to compressed entries, as in HCA. Entries hold fewer
 tokens and overlap, and an indexer chooses k of them for each query.
 
-Entry i is a weighted sum of Cᵃ over the m tokens before its window and Cᵇ over the m tokens in it. The weights are softmax(Z + B)
-over these 2 m slots.
+Tokens are divided into groups of m, with one entry per group. An entry is a weighted sum over 2 m tokens: the tokens of its group
+(Cᵇ), and a linear map of the m tokens before the group (Cᵃ). The weights are softmax(Z + B) over these 2 m tokens, where Z is a
+learned linear map of the keys, and B is learned.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Options(hca.LengthOptions):
     """Options of compressed sparse attention."""
 
     compress_rate: int = bounded(4)
-    """m, the number of tokens from one entry to the next. An entry also holds the m tokens before."""
+    """m, the number of tokens in a group. Each group has one entry, which compresses its tokens and the m tokens before it."""
     kept: int = share_of_length(16, most=64, bound=at_least(1, "entries"))
     """k, the number of entries to which a query attends. If it sees fewer entries, it attends to all of these."""
     index_heads: int = bounded(4)
@@ -173,7 +174,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return windows of 2 m slots. The first m slots hold ``before`` of the m tokens before the window, which are zeros for the
-    first window. The other m slots hold ``own`` of the m tokens in the window.
+    """Return windows of 2 m slots. The first m slots hold the rows of ``before`` for the m tokens before the window, or zeros for
+    the first window. The other m slots hold the rows of ``own`` for the m tokens in the window.
     """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

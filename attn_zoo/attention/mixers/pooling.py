@@ -22,7 +22,7 @@ class Options:
     """Options of pooling."""
 
     window: int = bounded(3, WIDTH)
-    """Width of the window in positions, the own position included. It must be odd, so that both sides are equal."""
+    """Width of the window in positions, the position itself included. It must be odd, so that both sides are equal."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:

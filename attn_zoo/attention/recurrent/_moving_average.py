@@ -1,8 +1,8 @@
 """Damped exponential moving averages with a state of a few numbers per channel. They are exact, and linear in the length.
 
 In one direction sₜ = q sₜ₋₁ + w xₜ and yₜ = Σ r sₜ over the h numbers of a channel, so yₜ = Σⱼ (Σ r qᵗ⁻ʲ w) xⱼ. The positions of a
-chunk are multiplied by these weights as a matrix. Positions before the chunk (after it in the other direction) enter as its state.
-Unlike in a product of Fourier transforms, positions that are not seen change nothing, not even by rounding.
+chunk are multiplied by these weights as a matrix. Positions before the chunk (or after it, in the other direction) enter through
+the state. Unlike in a product of Fourier transforms, positions that are not seen change nothing, not even by rounding.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """Return the average over each position and all earlier ones. With a second direction, add the average over the position and
-    all later ones.
+    """Return for each position the average over this position and all earlier ones. With a second direction, add the average over
+    this position and all later ones.
 
     Args:
         keep: q, factor of the state at each step, in [0, 1].

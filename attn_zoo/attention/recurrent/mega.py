@@ -72,12 +72,12 @@ class Mega(Attention[Options]):
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the
         layer's query projection; ω → residual, as in the published code; h → expansion, c → chunk.
     Differs: Z is silu of a sum: the moving averages of X, and ω ∘ X. The paper projects the averages before silu. Attention has
-        several heads, and values are projected without silu. Z is added to the outputs before the layer's out projection; the
-        paper projects Z and the outputs separately. Only Z passes from chunk to chunk. Some parts are left out: the reset gate,
-        the update gate between the candidate and X, the bias of relative positions and the laplace function. The offset of keys
-        is left out because softmax cancels it. Queries and keys are initially equal to Z, with κ = 1 and μ = 0; η starts from
-        N(0, 1/h), and ω from N(0, 1). Without causality a second average runs backwards, and is added to the first. Padded tokens
-        enter as zeros and keep their positions: the average decays over them as over real ones.
+        several heads, and values are projected without silu. Z is added to the outputs before the layer's out projection; the paper
+        projects Z and the outputs separately. Only Z passes from chunk to chunk. Some parts are left out: the reset gate, the
+        update gate between the candidate and X, the bias of relative positions and the laplace function. The offset of keys is left
+        out because softmax cancels it. Queries and keys are initially equal to Z, with κ = 1 and μ = 0; η starts from N(0, 1/h),
+        and ω from N(0, 1). If bidirectional, a second average runs backwards, and is added to the first. Padded tokens enter as
+        zeros and keep their positions: the average decays over them as over real ones.
     Nature: Values are seen within their chunk alone. From chunk to chunk only averages pass, which fade. In training on recall,
         the loss falls only as far as the loss of the control ``uniform``, to a guess among the values (accuracy of 12 % with 8
         key-value pairs after 1,200 steps).

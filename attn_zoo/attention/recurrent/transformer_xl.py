@@ -103,16 +103,16 @@ class SegmentState:
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
 class TransformerXL(Attention[Options]):
-    """Softmax attention from each segment to itself and to the keys and values of a number of positions before it, the memory.
+    """Softmax attention from each segment to itself and to a memory, the keys and values of some positions before the segment.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
     Symbols: L → segment, M → memory (s and m in the growth formula of the card); u → content_bias, v → position_bias; W_kR →
         position_projection.
-    Differs: one call reads all segments, and gradients reach the cached keys and values. In the paper no gradient reaches them,
-        as with ``state.detached()`` between calls of ``step``. The cache holds a layer's keys and values, not its hidden states;
-        this is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in
-        the paper). Without causality, which the paper does not treat, a query sees its whole segment and the memory before it,
-        and nothing after.
+    Differs: one call reads all segments, and gradients reach the cached keys and values. In the paper no gradient reaches them, as
+        with ``state.detached()`` between calls of ``step``. The cache holds a layer's keys and values, not its hidden states; this
+        is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in the
+        paper). The bidirectional form is an addition: a query sees its whole segment and the memory before the segment, and nothing
+        after it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

@@ -29,11 +29,11 @@ class BlockTable(NamedTuple):
     queries: Int[Tensor, "rows"]
     """Numbers of the blocks of queries."""
     keys: Int[Tensor, "#heads rows width"]
-    """Numbers of the blocks of keys. None occurs twice in a row; -1 means none."""
+    """Numbers of the blocks of keys. The numbers in a row differ, except that -1 marks each absent block."""
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Hash integers to pseudo-random non-negative integers. They are the same on every device."""
+    """Return a pseudo-random non-negative integer for each integer in ``numbers``. Results are the same on every device."""
     for factor in MIX:
         numbers = (numbers ^ ((numbers >> 31) & 0x1FFFFFFFF)) * factor
     return (numbers >> 20) & 0xFFFFFFFFF
@@ -41,11 +41,11 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Pattern of blocks: which blocks each block sees. These are all up to ``window`` away, ``first`` and ``last`` global ones at
-    both ends, and ``random`` ones.
+    """Pattern that determines which blocks each block sees: all blocks up to ``window`` away, the ``first`` blocks at the start,
+    the ``last`` blocks at the end, and ``random`` others.
 
-    Global blocks see all blocks. If causal, a position sees only what is no later than itself in these blocks, ``last`` is 0, and
-    draws do not depend on the length.
+    The blocks at the start and at the end are global: they also see all blocks. If causal, a position sees no later positions,
+    ``last`` is 0, and random draws do not depend on the length.
     """
 
     block: int
@@ -88,8 +88,9 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Return distinct random blocks, drawn uniformly from those that are neither global nor in the window. If none are left,
-        the entry is -1.
+        """Return distinct random blocks for each block in ``rows``. They are drawn uniformly from the blocks (if causal, the
+        earlier ones) that are neither global nor in the window. -1 means that no such block is left. ``end`` is the first global
+        block at the end.
         """
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
@@ -127,7 +128,8 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """Return the FLOPs of tiles: each block with all visible blocks. Absent blocks (-1 in a table) count, too.
+        """Return the cost. FLOPs are those of tiles, in which each block attends to all visible blocks. Absent blocks (-1 in a
+        table) count, too.
 
         The state holds keys and values of the window and the global blocks. With random blocks, it holds those of the whole past.
         """
@@ -154,14 +156,16 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
 
     saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
     layout: Callable[[Geometry, Any], Pattern]
-    """Function from a geometry and options to their pattern."""
+    """Function that returns the pattern for a geometry and options."""
 
     def pattern(self) -> Pattern:
         """Return the pattern of this mechanism."""
         return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Return the seed of each head, which draws its random blocks. Without random blocks, return one seed for all heads."""
+        """Return one seed per head, from which the random blocks of the head follow. Without random blocks, return one seed for all
+        heads.
+        """
         return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:

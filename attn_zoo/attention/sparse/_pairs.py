@@ -16,7 +16,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class PairwiseAttention(Attention[OptionsT]):
     """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) for which ``mask_mod`` is True.
 
-    Mechanisms whose options are ``SinkOptions`` may have sinks in the denominator.
+    Mechanisms whose options are ``SinkOptions`` may have sinks, which are learned scores in the softmax that belong to no key.
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -26,8 +26,8 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index, which is True if the query sees the key at length ``n``. It must
-        not refer to the module.
+        """Return a function of head, query index and key index. The function returns True if the query sees the key at length
+        ``n``. It must not hold a reference to the module.
         """
 
     def by_head(self) -> bool:
@@ -36,7 +36,7 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why FlexAttention cannot run with dropout or sinks, which it does not support; else None."""
+        """Return a reason if ``flex`` is requested with dropout or sinks, which FlexAttention does not support; else None."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         if implementation == "flex" and isinstance(options, SinkOptions) and options.sinks:
@@ -52,7 +52,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed, self.sinks) @ value
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of PyTorch's FlexAttention over the same pairs."""
+        """Return the outputs of PyTorch's FlexAttention over the visible pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:

@@ -29,17 +29,16 @@ class Options(DropoutOptions):
     """Options of BigBird."""
 
     block: int = share_of_length(16, most=64)
-    """Number of positions in a block, b in the paper; 64 there."""
+    """Number of positions in a block. The paper calls it b, and uses 64."""
     window_blocks: int = bounded(3, ODD)
-    """Number of adjacent blocks that a block sees, itself included, w in the paper. It must be odd, so that both sides
-    are equal.
+    """Number of adjacent blocks that a block sees, itself included (w in the paper). It must be odd, so that both sides are equal.
     """
     global_blocks: int = bounded(2, EVEN)
-    """Number of blocks that see all blocks and that all blocks see, g in the paper. It must be even: half of them are the first
+    """Number of blocks that see all blocks and that all blocks see (g in the paper). It must be even: half of them are the first
     blocks, half the last.
     """
     random_blocks: int = bounded(1, at_least(0, "blocks"))
-    """Number of random blocks that a block sees, r in the paper; 3 there. They are drawn separately for each head."""
+    """Number of random blocks that a block sees, drawn separately for each head. The paper calls it r, and uses 3."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:

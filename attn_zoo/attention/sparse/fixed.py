@@ -80,8 +80,8 @@ class Fixed(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. Without causality
-        the summaries of later blocks are seen as well. All heads have the same summaries.
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional, a
+        position also sees the summaries of later blocks. All heads have the same summaries.
     Nature: If causal, a position sees only the last positions of earlier blocks. Recall across blocks therefore needs a layer
         that first gathers tokens at these positions.
     """

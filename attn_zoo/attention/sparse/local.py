@@ -49,11 +49,11 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Local(BlockPatternAttention[Options]):
     """Softmax attention within blocks that do not overlap, or to a query's own block and its neighbours.
 
-    Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
+    Paper: Tay et al. 2021 (Long Range Arena). In its baseline Local, a query sees only its own block.
     Symbols: b → block, w → neighbours.
     Differs: neighbours and sinks (learned scores in the softmax that belong to no key) are additions.
-    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Recall and copying
-        therefore stop there.
+    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Tokens of other blocks are
+        therefore neither recalled nor copied.
     """
 
     layout = staticmethod(pattern)

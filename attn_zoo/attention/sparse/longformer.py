@@ -40,8 +40,7 @@ class Options(SinkOptions, DropoutOptions):
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
     """Return how many keys of its window a position sees on its left and on its right.
 
-    ``length`` is the number of positions with equal remainders modulo the dilation, because all keys of a window are such
-    positions.
+    ``length`` counts only positions with the same remainder modulo the dilation, because a window holds only such positions.
     """
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left

@@ -69,7 +69,7 @@ class Strided(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. Without causality
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional,
         the window and the l-th positions lie on both sides of the query.
     Nature: A position sees its neighbours and one position in l beyond them. A position can learn of any other token only in two
         layers, by way of a third position that sees the token. This third position gathers the same average for all positions
