@@ -14,7 +14,7 @@ from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
 RADIX, MOST_HASHES = 16, 6
-"""Number of buckets of one cross-polytope hash, and limit of combined hashes, so that hashing costs N log N, not N²."""
+"""Number of buckets of one cross-polytope hash, and largest number of combined hashes. Combined hashes cost N log N, not N²."""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Number of directions drawn for each head and round; short sequences use the first few."""
 BUCKETS = Bound(
@@ -40,13 +40,15 @@ def radices(buckets: int) -> list[int]:
 
 
 def rotation_columns(buckets: int) -> int:
-    """Return the number of directions for ``buckets``. It is half of them, because a direction and its opposite are two buckets."""
+    """Return the number of directions for ``buckets``: half the buckets of each combined hash, because a direction and its opposite
+    are two buckets.
+    """
     return sum(factor // 2 for factor in radices(buckets))
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Return the bucket of each position in each round: the argmax over [x R; -x R] (Andoni et al. 2015). If several hashes are
-    combined, each gives one digit of the bucket's number.
+    """Return the bucket of each position in each round: the argmax over [x R; -x R], where R are the ``rotations`` (Andoni et al.
+    2015). If several hashes are combined, each gives one digit of the bucket's number.
     """
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:
@@ -61,8 +63,8 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Return the rows of ``x`` at the positions in ``index``. Position n gives zeros. ``index`` has ``places`` axes after the axis
-    of heads.
+    """Return the rows of ``x`` at the positions in ``index``. Position n, the length of ``x``, gives zeros. ``index`` has
+    ``places`` axes after the axis of heads.
     """
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))

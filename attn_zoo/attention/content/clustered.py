@@ -59,7 +59,7 @@ class Clustered(Attention[Options]):
     """Softmax attention from the centroids of clusters of queries to all keys. All queries of a cluster get the same output.
 
     Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, their attention, and the copying of its outputs to the queries.
-        Section 3.2.1 defines k-means on hashes of signs, with the Hamming distance.
+        Section 3.2.1 defines k-means on bits (signs of random projections), with the Hamming distance.
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
     Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. The first centroids
         of k-means are evenly spaced valid queries, so evaluation is deterministic. The paper's code draws them at random. The
@@ -75,8 +75,8 @@ class Clustered(Attention[Options]):
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 3 to 6 with S, the n × C matrix that is 1 if a query is in a cluster. The centroids are the
-        means of the queries in each column of S, and S copies their outputs back to the queries.
+        """Return the outputs by Eq. 3 to 6 with S, the n × C matrix that is 1 if a query is in a cluster. Each centroid is the mean
+        of the queries in one column of S. S also copies the outputs of the centroids back to the queries.
         """
         clusters = min(self.options.clusters, query.shape[2])
         valid = real_positions(query, key_valid)

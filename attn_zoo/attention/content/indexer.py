@@ -86,7 +86,7 @@ class Indexer(Attention[Options]):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: add the index scores head by head, sort the keys by them, and attend to the first k keys of each
+        """Return the outputs: add the scores of all index heads, sort the keys by this sum, and attend to the first k keys of each
         query.
         """
         rows, columns = (x.transpose(1, 2).flatten(2) for x in (query, key))

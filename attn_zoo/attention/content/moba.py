@@ -70,12 +70,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class MixtureOfBlocks(Attention[Options]):
     """Softmax attention from each query to its own block of keys and to the k − 1 blocks whose mean keys score highest for it.
 
-    Paper: Lu et al. 2025, Section 2.2: the choice of blocks, its causal form, and the own block, which counts among the k.
+    Paper: Lu et al. 2025, Section 2.2: the choice of blocks, its causal form, and the rule that the query's own block counts among
+        the k blocks.
     Symbols: B → block, k → chosen, K̄ → means.
-    Differs: without causality, which the paper does not treat, a query chooses among all blocks. The mean of a block is that of
-        its valid keys, and a block without any valid key is never chosen. The score of a block for a query is the product of the
-        query and the mean key. Means and scores of blocks are computed in float32 or more. If scores are equal, torch.topk
-        decides.
+    Differs: the paper's form is causal. If attention is bidirectional, a query chooses among all blocks. The mean key of a block is
+        the mean of its valid keys, and a block without any valid key is never chosen. The score of a block for a query is the
+        product of the query and the mean key. Means and scores of blocks are computed in float32 or more. If scores are equal,
+        torch.topk decides.
     Choice: no gradient reaches the scores of blocks, as in the paper. Queries and keys learn from the attention to chosen tokens.
     """
 
@@ -103,8 +104,8 @@ class MixtureOfBlocks(Attention[Options]):
         return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: attend within each block, then to the chosen blocks. Queries that chose the same block are computed
-        in groups of B, so about n k B scores are computed.
+        """Return the outputs: attend within each block, then to the chosen blocks. Queries that chose the same block attend to it
+        in groups of B (the size of a block), so about n k B scores are computed.
         """
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
@@ -161,9 +162,9 @@ def grouped(
     same block. The pairs are numbered by query, then by choice.
 
     Returns:
-        Three tensors. The first gives the pair at each place, or the number of pairs at an empty place. The second gives the place
-        of each pair, or the number of places if its block is ``blocks``, which means "none". The third gives the block of each
-        group.
+        Three tensors. The first gives the number of the pair at each place. At an empty place, this is the number of all pairs. The
+        second gives the place of each pair. If a query chose no block (``chosen`` is then ``blocks``), this is the number of all
+        places. The third gives the block of each group.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

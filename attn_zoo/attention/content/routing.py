@@ -72,12 +72,12 @@ class Routing(Attention[Options]):
         holds the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
     Differs: all heads use clusters; the paper's layers also have heads of local attention. There is no causal form, because the
-        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent that.
-        A query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets zeros, as in
-        the paper. Queries and keys are divided by their length, without subtracting their mean over the channels first. Scores
-        are products of queries and keys, multiplied by √d. At the end of each training call, a centroid moves towards the mean of
-        the queries and keys nearest to it. It always has unit length. w is the number of valid positions of an example divided by
-        k. Queries at padded positions are added to the clusters and take no place from other queries.
+        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent this
+        dependence. A query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets
+        zeros, as in the paper. Queries and keys are divided by their norm, without subtracting their mean over the channels first.
+        Scores are products of queries and keys, multiplied by √d. At the end of each training call, a centroid moves towards the
+        mean of the queries and keys nearest to it. It always has unit length. w is the number of valid positions of an example
+        divided by k. Queries at padded positions are added to the clusters and take no place from other queries.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]

@@ -22,8 +22,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
-"""Smallest divisor for a place in a sorted block. The divisor is the share of valid tokens at this place; a place with a smaller
-share has hardly any weight.
+"""Smallest divisor of the sums at a place in a sorted block. The divisor is the share of valid tokens at this place: the sum of
+their weights in R. A place with a smaller share has hardly any weight.
 """
 
 
@@ -78,13 +78,13 @@ class Sinkhorn(Attention[Options]):
         own block and the second block, which the paper calls sorted).
     Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
     Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
-        computes N_B scores from the sum of a block, which ties it to one length. No Gumbel noise is added. Each place in the
-        second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a place
-        can be below one. The logarithm of this sum is added to the score of the place. This masks padding if R is a true
+        computes N_B scores from the sum of a block, so the network fits a single length. No Gumbel noise is added. Each place in
+        the second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a
+        place can be below one. The logarithm of this sum is added to the score of the place. This masks padding if R is a true
         permutation. A block of padding alone is part of no second block, and the outputs at its queries have no meaning. A single
-        softmax runs over the keys of the own block and of the second block. With blocks of one size for all lengths the paper's R
-        K costs n² d / b; here b grows with √n. There is only the bidirectional form with all sorted blocks, without truncation
-        (SortCut). R is computed in float32 or more.
+        softmax runs over the keys of the own block and of the second block. If the size b of a block is the same for all lengths,
+        the paper's product R K costs n² d / b; here b grows with √n. There is only the bidirectional form with all sorted blocks,
+        without truncation (SortCut). R is computed in float32 or more.
     Nature: All queries of a block see the same second block. Adjacent queries whose answers lie in different blocks are therefore
         hardly answered (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
     """
@@ -96,8 +96,8 @@ class Sinkhorn(Attention[Options]):
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a place in
-        the second (sorted) block is multiplied by the sum of the weights in R of its valid tokens.
+        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a place in the
+        second (sorted) block is multiplied by the share of valid tokens at this place: the sum of their weights in R.
         """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)

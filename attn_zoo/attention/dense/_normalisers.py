@@ -23,10 +23,10 @@ ALPHA = Bound(
     lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
     f"must be 1 (softmax) or from {LEAST} to 2 (sparsemax)",
 )
-"""Accepted values of α: their gradient is bounded, and they are not so close to 1 that rounding shows."""
+"""Accepted values of α. With these, gradients are bounded, and α is not so close to 1 that rounding shows."""
 
 STEPS = 24
-"""Number of Newton steps for other α. Each step reduces the product of (Σ p - 1) and its slope to a quarter at most."""
+"""Number of Newton steps for other α. Each step reduces the product of Σ p - 1 and the slope of Σ p to a quarter at most."""
 
 
 def entmax_over_valid(
@@ -60,8 +60,8 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Return α-entmax of the scores. The threshold τ is found by bisection between the largest score less one and the largest. The
-    gradient follows from Σ p = 1.
+    """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is the largest score times
+    α - 1. The gradient follows from Σ p = 1.
     """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
@@ -82,10 +82,11 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Return the threshold τ of each row, and the slope of -Σ p at τ. Scores must be multiplied by α - 1, and shifted to a maximum
-    of zero.
+    """Return the threshold τ of each row, and the slope of -Σ p at τ. The scores ``s`` must already be multiplied by α - 1, and
+    shifted to a maximum of zero.
 
-    Sorting gives the exact τ for sparsemax and α = 1.5. It is that of the largest set of scores that all exceed their τ.
+    Sorting gives the exact τ for sparsemax and α = 1.5. The k highest scores give a candidate for τ. The candidate that counts is
+    that of the largest k whose scores all exceed it.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

@@ -11,8 +11,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Return the cost of a synthesizer: that of ``scores``, plus that of the weighted sums of values, queries × keys × head_dim
-    multiply-adds per head.
+    """Return the cost of a synthesizer: the cost ``scores`` of its scores, plus the cost of the weighted sums of values. These sums
+    take queries × keys × head_dim multiply-adds per head. If ``constant`` is set, the scores get no gradient.
 
     The state holds the values.
     """
@@ -30,7 +30,9 @@ class Synthesizer(Attention[OptionsT]):
     """Base class of attention whose scores do not depend on keys. Subclasses implement ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax(B) V over the valid (causal: past) keys. The scores B are given for each example, or once for all."""
+        """Return softmax(B) V over the valid keys and, if causal, without later keys. The scores B are given for each example, or
+        once for all.
+        """
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
         if len(weights) == 1:  # one B for all examples: a single product, so that weights are not copied for each
@@ -39,7 +41,9 @@ class Synthesizer(Attention[OptionsT]):
         return weights @ value
 
     def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Return exp(B) V divided by the sum of exp(B), both over the valid (causal: past) keys. B are the scores."""
+        """Return exp(B) V divided by the sum of exp(B). Both run over the valid keys and, if causal, without later keys. B are the
+        scores.
+        """
         powers, allowed = scores.exp(), allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         powers = powers if allowed is None else powers * allowed
         total = powers.sum(dim=-1, keepdim=True)

@@ -1,5 +1,5 @@
-"""Differential attention: Y = (1 − c) norm((softmax(Q₁ K₁ᵀ / √d) − λ softmax(Q₂ K₂ᵀ / √d)) V), with two queries and
-keys per head.
+"""Differential attention: Y = (1 − c) norm((softmax(Q₁ K₁ᵀ / √d) − λ softmax(Q₂ K₂ᵀ / √d)) V), with two queries and two keys per
+head, a learned λ, and a constant c for each layer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 RMS_FLOOR = 1e-5
 """Number added to the mean square of an output before its root is taken, as in the authors' code."""
 SPREAD = 0.1
-"""Standard deviation of the initial vectors that make λ, as in the authors' code."""
+"""Standard deviation of the initial values of the vectors that λ is computed from, as in the authors' code."""
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """Return the cost. FLOPs are those of the two matrices of scores, Q₁ K₁ᵀ and Q₂ K₂ᵀ, and of the difference of their softmaxes
-    times V. The two matrices together take as many as one matrix Q Kᵀ, because each uses half of the channels. The state holds
-    keys and values.
+    times V. The two matrices together take as many FLOPs as one matrix Q Kᵀ, because each uses half of the channels. The state
+    holds keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -75,8 +75,8 @@ class Differential(Attention[NoOptions]):
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, and divide the
-        difference by its root mean square. It is then multiplied by 1 − λ_init.
+        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, divide the
+        difference by its root mean square, and multiply by 1 − λ_init.
         """
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []

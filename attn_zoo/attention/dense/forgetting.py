@@ -1,5 +1,5 @@
-"""Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i. A gate is fₗ = σ(x wₗ)
-per head.
+"""Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i. The gate of token l is fₗ =
+σ(w·xₗ), with one vector w per head.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Forgetting(Attention[Options]):
 
     Paper: Lin et al. 2025, Section 3.
     Symbols: f → computed from the stream ``gate`` (a stream is a further projection of the tokens), D → the sums of log gates.
-    Differs: the gate of a head is σ(s / √d), where s is the sum of the stream over the channels of the head. There is no bias.
-        Log gates are added to the scores without a factor, and the gate at the key's own position is not applied. Without
-        causality, which the paper does not treat, a later key gets the gates from the query's own up to the one before the key.
-        The gate of a padded token is 1.
+    Differs: the gate of a head is σ(s / √d), where s is the sum of the stream over the channels of the head. There is no bias. The
+        sums of log gates are added to the scores q·k / √d, and are not divided by √d. The gate at the key's own position is left
+        out. The paper's form is causal. If attention is bidirectional, the gates from the query's position up to the position
+        before the key make the weight of a later key smaller. The gate of a padded token is 1.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
@@ -78,7 +78,7 @@ class Forgetting(Attention[Options]):
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs from the n × n weights. Log gates come from differences of running sums."""
+        """Return the outputs from the n × n weights. The sums of log gates are differences of running sums."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value

@@ -1,5 +1,5 @@
-"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. Each token computes its scores of all positions from
-itself alone.
+"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. The scores of a token for all positions are computed from that
+token alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DenseSynthesizer(Synthesizer[Options]):
     """Attention whose scores depend on the query's token and on positions, not on keys. The layer does not project keys. The time
     is quadratic in the length, as for softmax.
 
-    Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
+    Paper: Tay et al. 2020, Section 3.1; the option ``factor`` gives the factorised dense form of Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) + b, where W₁ → the layer's query projection, W₂ → weights, b → biases; N → keys of the longest
         input.
     Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the

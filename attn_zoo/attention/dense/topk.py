@@ -49,8 +49,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
 class TopK(Attention[Options]):
-    """Softmax attention from each query to the k keys with its highest scores. Its time is quadratic in the length. The memory of
-    the implementation ``tiled`` is linear in the length.
+    """Softmax attention from each query to the k keys with the highest scores for this query. The time is quadratic in the length.
+    The memory of the implementation ``tiled`` is linear in the length.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.

@@ -1,4 +1,4 @@
-"""One recurrence, by chunks: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ kₜ).
+"""Recurrence, read by chunks: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ kₜ).
 
 The first u adds the value to the memory (decay family). The second u replaces the value that the memory holds at the key (delta
 family). a is one number per head, or one number per channel of the key.
@@ -31,8 +31,9 @@ CHUNK = 32
 BLOCK = 8
 """Number of rows in a block of a chunk; decays per channel are taken relative to the middle of a block."""
 LOWEST = -160 / BLOCK
-"""Lowest log a, as a factor 2e-9: over half a block decays multiply to exp(-80) at least, so neither they nor their inverses leave
-float32."""
+"""Lowest log a; a is then 2e-9. Over half a block the decays multiply to exp(-80) or more, so float32 can hold the products and
+their inverses.
+"""
 
 Chunks = Float[Tensor, "batch heads chunks chunk d"]
 
@@ -130,7 +131,8 @@ def _past(weights: Tensor, each: int) -> Tensor:
 
 
 def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bool = False, each: int = 1) -> tuple[int, int]:
-    """Return the FLOPs of ``recurrence`` for one example, forward and backward, read in both directions if not causal.
+    """Return the FLOPs of the forward pass and of the backward pass of ``recurrence`` for one example. If not causal, the example
+    is read in both directions.
 
     The triangular system is not counted, but its backward pass has one product. No gradient reaches the state before the first
     chunk and none comes from the state after the last one.

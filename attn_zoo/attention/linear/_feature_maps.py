@@ -12,7 +12,8 @@ from attn_zoo.contract import Geometry
 from attn_zoo.shapes import Keys
 
 FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
-"""Text of the rule ``feature_count``: Theorem 4 requires m = Θ(d ln d) features, and multiples of 8 run faster on CPUs."""
+"""Rule of ``feature_count`` as printed in tables. Theorem 4 requires m = Θ(d ln d) features, and multiples of 8 run faster on CPUs.
+"""
 
 
 def feature_count(geometry: Geometry) -> int:
@@ -22,8 +23,8 @@ def feature_count(geometry: Geometry) -> int:
 
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
-    """Return Gaussian directions from torch's global generator. If ``orthogonal`` is set, they are made orthogonal in blocks of
-    head_dim, with the same lengths.
+    """Return Gaussian directions from torch's global generator. If ``orthogonal`` is set, the directions in each block of head_dim
+    are orthogonal, and keep the lengths of Gaussian vectors.
     """
     gaussian = torch.randn(features, head_dim)
     if not orthogonal:

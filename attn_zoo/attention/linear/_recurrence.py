@@ -21,14 +21,14 @@ Read = Callable[..., Answer]
 
 
 class RecurrentAttention(MemoryAttention[OptionsT]):
-    """Mechanism that reads a sequence at once, in pieces or token by token, from a ``MemoryState``.
+    """Mechanism that reads a sequence into a ``MemoryState``: at once, in pieces or token by token.
 
-    Subclasses implement ``read``, and ``read_all`` if the paper has a form without causality. ``read_tiled`` is ``read`` in blocks
-    that fit a CPU's caches, ``read_fla`` is ``read`` by flash-linear-attention's kernels, which do not update the state.
+    Subclasses implement ``read``, and ``read_all`` if the paper has a bidirectional form. ``read_tiled`` is ``read`` in blocks that
+    fit a CPU's caches. ``read_fla`` is ``read`` by flash-linear-attention's kernels, which do not update the state.
     """
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs, computed in float32 or more, also under autocast, because long sums need it."""
+        """Return the outputs, computed in float32 or more, also under autocast, because long sums need this precision."""
         read = self.read if self.implementation == "eager" else getattr(self, f"read_{self.implementation}")
         dtype = torch.promote_types(value.dtype, torch.float32)
         with without_autocast(value.device):
@@ -40,7 +40,9 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
     attend_tiled = attend_fla = attend
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs without causality: the sum of the outputs of ``read`` forwards and backwards over the sequence."""
+        """Return the bidirectional outputs: the sum of what ``read`` returns forwards and of what it returns backwards over the
+        sequence.
+        """
         valid, flipped = None if key_valid is None else key_valid.flip(1), {name: x.flip(2) for name, x in streams.items()}
         forward, _ = read(self.start(value), query, key, value, key_valid, **streams)
         backward, _ = read(self.start(value), query.flip(2), key.flip(2), value.flip(2), valid, **flipped)
@@ -48,9 +50,9 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
 
 
 class NormalisedMemory(RecurrentAttention[OptionsT]):
-    """Memory with head_dim rows, whose outputs have a root mean square of one if ``options.normalise`` is set.
+    """Memory with head_dim rows. If ``options.normalise`` is set, the outputs have a root mean square of one.
 
-    Subclasses implement ``by_chunks``: (rows of the tensors, S before them) → (outputs, S after them).
+    Subclasses implement ``by_chunks``: (tensors with one row per position, memory S before them) → (outputs, S after them).
     """
 
     by_chunks: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
@@ -62,7 +64,10 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
     def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
-        """Apply ``update(S, *columns) -> (S, y)`` token by token; each stream, queries first, gives a column of shape (…, 1)."""
+        """Return the outputs of all tokens: call ``update(S, *columns)`` for one token after another. ``update`` returns the new
+        memory S and the output of the token. Each of ``streams``, of which the first holds the queries, gives one column of shape
+        (…, 1) per token. If not causal, read backwards, too, and add the outputs.
+        """
 
         def one_way(order: range) -> Tensor:
             state, outputs = streams[0].new_zeros(*streams[0].shape[:2], *self.state_shape()), dict[int, Tensor]()

@@ -66,7 +66,7 @@ class CosFormer(Linear):
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
         """Raise an error if the base class does not allow the lengths, or if there are more than M queries. M is the number of
-        positions for which the mechanism is built. Weights would be negative beyond it.
+        positions for which the mechanism is built. Beyond M, weights would be negative.
 
         Raises:
             UnsupportedError: there are more queries than M.

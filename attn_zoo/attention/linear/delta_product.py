@@ -75,10 +75,10 @@ class DeltaProduct(ChunkedMemory[Options]):
         ``strength_j`` (a stream is a further projection of the tokens); k and v of rule j → the streams ``key_j`` and ``value_j``
         or, for the first rule, the keys and values of the layer.
     Differs: SiLU and normalisation to unit length are applied here, to queries and keys. Short convolutions and the output gate
-        belong to the layer. The decay and each β are computed from one number per head: the sum of their stream over the
-        channels, divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head,
-        without a learned scale. Without causality, which the paper does not treat, the sequence is read forwards and backwards
-        and the outputs are added. Padded tokens neither write to the memory nor decay it.
+        belong to the layer. The decay and each β are computed from one number per head: the sum of their stream over the channels,
+        divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a
+        learned scale. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and
+        the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -86,8 +86,8 @@ class DeltaProduct(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs: apply the r updates of each token, one token after the other. r is the option ``rules``. Without
-        causality, read in both directions and add the outputs.
+        """Return the outputs: apply the r updates of each token, one token after the other. r is the option ``rules``. If not
+        causal, read in both directions and add the outputs.
         """
         query, keys, values, betas = self._prepared(query, key, value, streams)
         alpha = self.forget(per_head(streams["decay"]), key_valid).exp()

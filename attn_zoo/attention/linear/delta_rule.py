@@ -33,17 +33,17 @@ class Options:
     normalise: bool = True
     """If true, the output vector of each head is divided by its root mean square."""
     negative_eigenvalues: bool = added_later(False)
-    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key,
-    which parity needs.
+    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key, as
+    the task of parity requires.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of two kinds of matrix products: among the tokens of a chunk, and between tokens and the
-    state. Without causality there are twice as many.
+    state. If not causal, there are twice as many.
 
-    The backward pass computes the forward pass again. Its triangular system of equations needs one more product. The state is the
-    matrix S of each head.
+    The backward pass computes the forward pass again. The triangular system of equations needs one more product there. The state is
+    the matrix S of each head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -68,18 +68,19 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory[Options]):
-    """Memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
+    """Memory of fixed size, in which a token replaces the value stored at the token's key. In linear attention, a token adds to
+    that value.
 
-    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021. Grazzi et al.
-        2024, arXiv:2411.12537, Section 4, for β in (0, 2).
+    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is by Schlag et al. 2021. β in (0, 2) is
+        by Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Symbols: S → MemoryState.summed (transposed), β → computed from the stream ``strength`` (a stream is a further projection of
         the tokens), W and U → w and u.
     Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head. This equals the paper's learned
-        projection of a token to one number per head. Outputs are divided by their root mean square over the head, without a
-        learned scale. The output projection can learn the scale. Queries are not divided by √d, because the division of the
-        outputs would undo it. SiLU and normalisation to unit length are applied here, to queries and keys, and the paper's short
-        convolutions are left out. Without causality, which the paper does not treat, the sequence is read forwards and backwards
-        and the outputs are added. Padded tokens write nothing.
+        projection of a token to one number per head. Outputs are divided by their root mean square over the head, without a learned
+        scale. The output projection can learn the scale. Queries are not divided by √d, because the division of the outputs would
+        undo it. SiLU and normalisation to unit length are applied here, to queries and keys, and the paper's short convolutions are
+        left out. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the
+        outputs are added. Padded tokens write nothing.
     """
 
     @classmethod
@@ -90,8 +91,8 @@ class DeltaRule(NormalisedMemory[Options]):
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
-        """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token. Without causality, read in
-        both directions and add the outputs.
+        """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token. If not causal, read in both
+        directions and add the outputs.
         """
         queries, keys, beta = self._prepared(query, key, strength)
 
@@ -102,8 +103,8 @@ class DeltaRule(NormalisedMemory[Options]):
         return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, which gets β in float32, and ``state`` as it was given. The
-        kernel starts from a memory of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel gets β in float32,
+        starts from a memory of zeros, and neither reads nor updates ``state``.
         """
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)

@@ -60,10 +60,10 @@ class GatedDeltaRule(ChunkedMemory[Options]):
     Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
         further projection of the tokens), S → MemoryState.summed (transposed).
     Differs: the decay acts before the update, as in fla and transformers, so what a token writes is not yet decayed. SiLU and
-        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong
-        to the layer. The decay and β are each computed from one number per head: the sum of their stream over the channels,
-        divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a
-        learned scale. Without causality, which the paper does not treat, the sequence is read forwards and backwards and the
+        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong to
+        the layer. The decay and β are each computed from one number per head: the sum of their stream over the channels, divided by
+        √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a learned
+        scale. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the
         outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
@@ -72,7 +72,7 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: apply the gated delta rule token by token. Without causality, read in both directions and add the
+        """Return the outputs: apply the gated delta rule token by token. If not causal, read in both directions and add the
         outputs.
         """
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))

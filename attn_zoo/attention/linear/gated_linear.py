@@ -19,7 +19,9 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk. Weights within a chunk are computed directly, with gates multiplied from its middle."""
+"""Number of positions in a chunk. Weights within a chunk are computed directly, from products of gates relative to the middle of
+the chunk.
+"""
 LOWEST = -120 / CHUNK
 """Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
 inverses.
@@ -56,8 +58,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weights within chunks, and of updating and reading the state S. Without causality
-    there are twice as many. The backward pass computes the forward pass again. The state is the matrix S of each head.
+    """Return the cost. FLOPs are those of the weights within chunks, and of updating and reading the state S. If not causal, there
+    are twice as many. The backward pass computes the forward pass again. The state is the matrix S of each head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -88,16 +90,16 @@ class GatedLinear(NormalisedMemory[Options]):
     Symbols: α → gates, τ → temperature, W_α x → the stream ``gate`` (a stream is a further projection of the tokens), φ →
         feature_map.
     Differs: by default silu is applied here, to queries and keys. The paper has no feature map; flash-linear-attention's layer
-        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as
-        wide as values (half as wide in the paper). Outputs are divided by their root mean square over the head, without a learned
-        scale. The paper's output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached
-        for logits below -3.75 τ. Without causality, which the paper does not treat, the sequence is read forwards and backwards
-        and the outputs are added. Padded tokens neither write to the memory nor decay it.
+        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
+        as values (half as wide in the paper). Outputs are divided by their root mean square over the head, without a learned scale.
+        The paper's output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached for logits
+        below -3.75 τ. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and
+        the outputs are added. Padded tokens neither write to the memory nor decay it.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query reads S. Without causality, read in both directions
-        and add the outputs.
+        """Return the outputs: each token updates the memory S, and its query reads S. If not causal, read in both directions and
+        add the outputs.
         """
         phi = self.options.feature_map
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
@@ -113,8 +115,8 @@ class GatedLinear(NormalisedMemory[Options]):
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, which gets log gates in float32, and ``state`` as it was given.
-        The kernel starts from a memory of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel gets log gates in
+        float32, starts from a memory of zeros, and neither reads nor updates ``state``.
         """
         query, key, value, *gate = self.rows(*inputs, **streams)
         query, key = map(self.options.feature_map, (query, key))

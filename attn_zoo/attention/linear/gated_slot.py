@@ -1,7 +1,7 @@
 """Gated slot attention: yₜ = Ṽₜᵀ softmax(K̃ₜ qₜ), where [K̃ₜ Ṽₜ] = Diag(αₜ) [K̃ₜ₋₁ Ṽₜ₋₁] + (1 − αₜ) [kₜ vₜ]ᵀ holds a fixed number
 of slots.
 
-A slot is a moving average of keys and one of values. Each slot forgets at its own rate αₜ, which the token sets.
+Each slot holds a moving average of keys and a moving average of values. By αₜ, the token sets how fast each slot forgets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk. Weights within a chunk are computed directly, with gates multiplied from its middle."""
+"""Number of positions in a chunk. Weights within a chunk are computed directly, from products of gates relative to the middle of
+the chunk.
+"""
 LOWEST = -120 / CHUNK
 """Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
 inverses.
@@ -39,8 +41,8 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. FLOPs are those of updating the slots after each chunk, and of reading their keys and values. Within each
-    chunk, there are two more pairs of products: the weights between tokens of the chunk, and their weighted sums. The state holds
-    the keys K̃ and values Ṽ of all slots.
+    chunk, keys and values take two more products each: the weights between the tokens of the chunk, and the weighted sums. The
+    state holds the keys K̃ and values Ṽ of all slots.
     """
     d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
     directions = geometry.inner_dim * (1 if geometry.causal else 2)
@@ -70,9 +72,9 @@ class GatedSlot(NormalisedMemory[Options]):
     Symbols: α → computed from the stream ``gate`` (a stream is a further projection of the tokens), τ → temperature, [K̃ Ṽ] →
         MemoryState.summed, a row for each slot.
     Differs: a head has as many slots as channels, as in the authors' code by default. SiLU is applied here, to queries, keys,
-        values and outputs, as in that code. Outputs are divided by their root mean square over the head, without a learned scale.
-        A gate is at least exp(-3.75) per step, a limit reached for logits below -3.75 τ. Without causality, which the paper does
-        not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no
+        values and outputs, as in that code. Outputs are divided by their root mean square over the head, without a learned scale. A
+        gate is at least exp(-3.75) per step, a limit reached for logits below -3.75 τ. The paper's form is causal. If attention is
+        bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no
         slot forgets at them.
     Nature: A query reads the slots with softmax weights, so few slots can decide an output. In linear attention, a query reads
         without a softmax.
@@ -83,8 +85,8 @@ class GatedSlot(NormalisedMemory[Options]):
         return self.geometry.head_dim, 2 * self.geometry.head_dim
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs: write to the slots and read from them token by token. Without causality, read in both directions and
-        add the outputs.
+        """Return the outputs: write to the slots and read from them token by token. If not causal, read in both directions and add
+        the outputs.
         """
         query, key, value, log_gates = self.rows(query, key, value, key_valid, gate=gate)
 

@@ -59,11 +59,11 @@ class KimiDelta(ChunkedMemory[Options]):
     Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
         further projection of the tokens), S → MemoryState.summed.
     Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and normalisation to unit length are
-        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. β is computed from
-        one number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. Outputs
-        are divided by their root mean square over the head, without a learned scale. Without causality, which the paper does not
-        treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the memory
-        nor decay it.
+        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. β is computed from one
+        number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. Outputs are
+        divided by their root mean square over the head, without a learned scale. The paper's form is causal. If attention is
+        bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the
+        memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -71,8 +71,8 @@ class KimiDelta(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and its query reads S. Without
-        causality, read in both directions and add the outputs.
+        """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and its query reads S. If not
+        causal, read in both directions and add the outputs.
         """
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()

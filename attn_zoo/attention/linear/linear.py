@@ -110,7 +110,9 @@ class Linear(RecurrentAttention):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why ``fla`` cannot run without causality, for which flash-linear-attention has no kernel; else None."""
+        """Return the reason why ``fla`` cannot run bidirectional attention; else None. flash-linear-attention has a kernel for
+        causal attention alone.
+        """
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -121,7 +123,7 @@ class Linear(RecurrentAttention):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs by Eq. 5, without causality. The sums [S z] = φ(K)ᵀ [V 1] are computed once for all queries."""
+        """Return the bidirectional outputs by Eq. 5. The sums [S z] = φ(K)ᵀ [V 1] are computed once for all queries."""
         if self.implementation == "tiled":
             return cpu.average_of_all(self._tiled(), query, key, value, key_valid)
         sums = self.phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)

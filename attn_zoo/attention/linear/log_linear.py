@@ -1,5 +1,5 @@
 """Log-linear attention: yₜ = Σₗ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ. The past is split into about log n parts, and part l has a memory S⁽ˡ⁾ of its
-own.
+own. C, D and x are as in ``ssd``.
 
 Parts near t are short, and parts far from it are long. Position j is in part l(t, j), the number of bits of t xor j. So part 0 is t
 itself, and part l has at most 2ˡ⁻¹ positions. Positions count real tokens from 0.
@@ -74,8 +74,8 @@ class LogLinear(StateSpaceDuality):
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies.
-        Without causality, read in both directions and add the outputs.
+        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies. If not
+        causal, read in both directions and add the outputs.
         """
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]

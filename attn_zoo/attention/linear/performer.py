@@ -94,12 +94,12 @@ class Performer(RedrawnAttention[Options]):
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
     Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: no epsilon is added to the features. The published code adds one, which is larger than the features if inputs have
-        unit variance. Without causality the weighted mean of values is computed by two softmaxes: over the keys for each feature,
-        and over the features for each query. The result is the same at any scale of the inputs. If causal, exponents are taken
-        relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of a query underflows, its
-        output tends to zero. All heads share one draw of directions. By default the directions are not drawn again. Features are
-        computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like the softmax
+    Differs: no epsilon is added to the features. The published code adds one, which is larger than the features if inputs have unit
+        variance. If attention is bidirectional, the weighted mean of values is computed by two softmaxes: over the keys for each
+        feature, and over the features for each query. The result is the same at any scale of the inputs. If causal, exponents are
+        taken relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of a query underflows,
+        its output tends to zero. All heads share one draw of directions. By default the directions are not drawn again. Features
+        are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like the softmax
         variant. It adds its constant after the division by √m, so the constant weighs √m times as much as in the published code.
         Features of padded keys are zero.
     """
@@ -114,7 +114,9 @@ class Performer(RedrawnAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason why ``fla`` cannot run without causality, for which flash-linear-attention has no kernel; else None."""
+        """Return the reason why ``fla`` cannot run bidirectional attention; else None. flash-linear-attention has a kernel for
+        causal attention alone.
+        """
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -69,10 +69,10 @@ class Retention(ChunkedMemory[Options]):
     Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the division of outputs). Rates ``lightning``:
         Lightning Attention as MiniMax-01 uses it, arXiv:2501.08313.
     Symbols: γ → decays, S → MemoryState.summed.
-    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too,
-        because they belong to the layer. Outputs are divided by their root mean square over the head, without a learned scale.
-        Without causality, which the paper does not treat, the sequence is read forwards and backwards and the outputs are added.
-        Padded tokens neither write to the memory nor decay it.
+    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too, because
+        they belong to the layer. Outputs are divided by their root mean square over the head, without a learned scale. The paper's
+        form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded
+        tokens neither write to the memory nor decay it.
     """
 
     depth = 0.0  # l / (L − 1)
@@ -89,8 +89,8 @@ class Retention(ChunkedMemory[Options]):
         return -torch.exp2(-8 * (head + 1) / self.geometry.heads) * (1 - self.depth + 1e-5)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query reads S. Without causality, read in both directions
-        and add the outputs.
+        """Return the outputs: each token updates the memory S, and its query reads S. If not causal, read in both directions and
+        add the outputs.
         """
         query, key, value = self._prepared(query, key, value)
         gamma = self.log_decays(value).exp()[:, None, None].expand(*value.shape[:3], 1)

@@ -57,12 +57,12 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
     Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step; D → skip; S →
         MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's
-        short convolution and gated norm belong to the layer. δ is one number per head and token: the sum over the channels of the
-        stream ``step`` (a stream is a further projection of the tokens), divided by √d. A decay is at least 2e-9 per token.
-        Outputs are divided by their root mean square over the head, without a learned scale. Without causality, which the paper
-        does not treat, the sequence is read forwards and backwards and the outputs are added, so D x is added twice. Padded
-        tokens neither write to the memory nor decay it.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's short
+        convolution and gated norm belong to the layer. δ is one number per head and token: the sum over the channels of the stream
+        ``step`` (a stream is a further projection of the tokens), divided by √d. A decay is at least 2e-9 per token. Outputs are
+        divided by their root mean square over the head, without a learned scale. The paper's form is causal. If attention is
+        bidirectional, the sequence is read forwards and backwards and the outputs are added, so D x is added twice. Padded tokens
+        neither write to the memory nor decay it.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -71,8 +71,8 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         self.skip = nn.Parameter(torch.ones(geometry.heads))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query C reads S. Without causality, read in both directions
-        and add the outputs.
+        """Return the outputs: each token updates the memory S, and its query C reads S. If not causal, read in both directions and
+        add the outputs.
         """
         decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
 
