@@ -60,8 +60,8 @@ class Checkpoint:
         self._complained = False
 
     def open(self) -> str | None:
-        """Read the checkpoint if there is one, and return a message for the user. A checkpoint that cannot be used is renamed, not
-        deleted.
+        """Read the checkpoint and return a message for the user, or None if there is no checkpoint. A checkpoint that cannot be
+        used is renamed, not deleted.
         """
         try:
             if not self.path.exists():
@@ -125,7 +125,7 @@ class Checkpoint:
     def hand_on(self, training: Training) -> None:
         """Save the state after the last step as the checkpoint of a longer run, which then continues from it.
 
-        The longer run has the same spec except for more steps. If no longer run is planned (``longer`` is None), do nothing.
+        The longer run has the id ``longer`` and the same spec except for more steps. If ``longer`` is None, do nothing.
         """
         if self.longer is not None:
             heir = Checkpoint(self.path.parent, self.longer)

@@ -26,9 +26,9 @@ def has_dropout(spec: RunSpec) -> bool:
 
 
 def counted_implementation(spec: RunSpec) -> str:
-    """Return the name of the implementation whose FLOPs the card of a run's mechanism states.
+    """Return the name of the implementation for which the card of a run's mechanism states FLOPs.
 
-    For a hybrid whose mechanisms state FLOPs of different implementations, the names are joined by ``+``.
+    If the cards of a hybrid's mechanisms name different implementations, the names are joined by ``+``.
     """
     names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
     return names[0] if len(set(names)) == 1 else "+".join(names)

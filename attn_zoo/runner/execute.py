@@ -127,10 +127,10 @@ def run(
 
     Args:
         spec: settings of the run, as ``resolve_spec`` returns them.
-        progress: observer that is told about each step.
+        progress: observer whose methods are called at the start, after each step and at the end.
         locations: task options with the locations of data (``TaskCard.locations``).
         checkpoint: checkpoint from which the run continues, and to which it saves.
-        kept: writer of weight files after chosen steps.
+        kept: object that writes the weights of the network to a file after each of its chosen steps.
 
     Raises:
         CheckpointError: the checkpoint belongs to another network.

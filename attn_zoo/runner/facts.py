@@ -11,10 +11,13 @@ from attn_zoo.runner.metrics import measure_named
 
 
 def attention_facts(row: RowName) -> dict[str, Any]:
-    """Return the facts on the card of a row's mechanism (what was registered with it, such as its title and paper). For a hybrid,
-    they are combined from the cards of all its mechanisms.
+    """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper). For a hybrid, they
+    are combined from the cards of all its mechanisms.
 
     A hybrid is a control if all its mechanisms are controls.
+
+    Args:
+        row: name of the mechanism or hybrid, with options and implementation.
     """
     if not row.is_hybrid:
         return _card_facts(card(row.attention))

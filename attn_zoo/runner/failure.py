@@ -14,8 +14,8 @@ from attn_zoo.runner.train import DivergedError, TimedOutError
 
 
 def failure(error: BaseException) -> tuple[Status, str]:
-    """Return the status and the reason to record for a run that ended in ``error``. If reading the message raises another error,
-    as the code of a plugin may, the reason says so."""
+    """Return the status and the reason to record for a run that ended in ``error``. The reason is the message of the error. If
+    reading the message raises another error, as the code of a plugin may, the reason is a sentence about this error."""
     try:
         return _told(error)
     except BaseException as second:  # also an interrupt, which the caller passes on

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM during a run, which wait until a checkpoint is saved."""
+"""Delay of Ctrl-C and SIGTERM during a run: they end the run after a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from attn_zoo.outside import Interrupted, Terminated, is_plain
 
 PATIENCE = 2.0
-"""Seconds within which two signals count as one: a launcher forwards a signal that the terminal also sends to every process."""
+"""Seconds within which two signals count as one, because a launcher forwards a signal that the terminal also sends to each process.
+"""
 
 _HELD: list[Interrupts] = []
 
@@ -31,7 +32,7 @@ class StoppedError(BaseException):
 
 
 class Interrupts:
-    """Context that delays the first SIGINT or SIGTERM until the run asks for it.
+    """Context in which the first SIGINT or SIGTERM is only noted. The run calls ``asked`` to learn of the signal, and then ends.
 
     Another signal more than ``PATIENCE`` seconds later takes effect at once. Python handles signals in its main thread only, so a
     context in another thread delays nothing. If somebody else has set a handler for a signal, that handler stays. For example, the
@@ -70,5 +71,5 @@ class Interrupts:
 
 
 def asked() -> int:
-    """Return the number of the signal that is delayed, or 0 if there is none."""
+    """Return the number of the signal that ``Interrupts`` delays, or 0 if there is none."""
     return max((held.number for held in _HELD), default=0)

@@ -22,12 +22,12 @@ EVALUATION_TOKENS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric, with its name on task cards and the function that makes a ``Meter``, which computes the metric batch by batch."""
+    """Metric: its name on task cards, and the function that makes a ``Meter``. A meter computes the metric batch by batch."""
 
     name: str
     higher_is_better: bool
     make: Callable[[int], Meter]
-    """Constructor of the meter, from the number of classes."""
+    """Function that takes the number of classes and returns a new meter."""
 
     def better(self, score: float, than: float | None) -> bool:
         """Return True if ``score`` is better than ``than``. Every score is better than None."""
@@ -234,8 +234,8 @@ def evaluate_parts(
     """Return the metric of a network over each part of the examples. Each example is read once, even if several parts contain it.
 
     Args:
-        parts: for each part, by name, a mask over the first ``count`` examples or over their positions. Examples after these are
-            not read.
+        parts: masks by the name of the part. A mask selects examples or positions. All masks cover the same number of first
+            examples; later examples are not read.
 
     Raises:
         StoppedError: a delayed signal stops the run.

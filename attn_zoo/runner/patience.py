@@ -12,7 +12,7 @@ from typing import IO
 from attn_zoo import deaths
 
 PREPARATION = 600.0
-"""Smallest time limit in seconds for a run until its first call. In this time, data are read and the network is built."""
+"""Seconds that a run has at least until the first call of its network, because it reads data and builds the network before."""
 
 _watched: list[tuple[float, IO[str]]] = []
 
@@ -21,11 +21,12 @@ _watched: list[tuple[float, IO[str]]] = []
 def watched(limit: float, path: Path) -> Iterator[None]:
     """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds.
 
-    A thread that does not need the Python interpreter ends the process, and first writes to ``path`` where the process hangs.
+    A thread that does not need the Python interpreter first writes the place at which the process hangs to a file, and then ends
+    the process.
 
     Args:
         limit: time limit in seconds; 0 for none.
-        path: file for the place at which the process hangs.
+        path: path of this file.
     """
     if not limit:
         yield

@@ -1,10 +1,10 @@
 """Self-pretraining: before it is trained on a task, an encoder learns to predict masked tokens of the task's training inputs.
 
 Source: Amos, Berant, Gupta 2023 (Never Train from Scratch), arXiv:2310.02980, their masked objective for bidirectional models.
-Masks as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
+Tokens are masked as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
 
-Differs: every task has BERT's share of masked tokens. The padding id is the mask token, so that the network is the same with and
-without pretraining. Learning rate, warm-up and batch size are the task's.
+Differs: on every task, the share of masked tokens is that of BERT. The padding id is also the id of the mask token, so the network
+is the same with and without pretraining. Learning rate, warm-up and batch size are those of training on the task.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from attn_zoo.runner.train import Progress, batches, next_step, require_time, re
 PER_CENT = 15
 """Percentage of a sequence's tokens that must be predicted. It is rounded down to whole tokens, but is at least one token."""
 HIDDEN, ALTERED = 0.8, 0.9
-"""Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest stays as it is."""
+"""Shares of the tokens that must be predicted: ``HIDDEN`` is replaced by the mask token, and ``ALTERED - HIDDEN`` by random tokens.
+The rest is not changed."""
 MASK = 0
-"""Id of the mask token: that of padding, which no real token has."""
+"""Id of the mask token. It is the id of padding, which no real token has."""
 
 
 def pretrain(
@@ -39,8 +40,8 @@ def pretrain(
     state: Trained,
     checkpoint: Checkpoint | None = None,
 ) -> None:
-    """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. It shares its encoder with the network that
-    is trained on the task afterwards, so that this network starts from pretrained weights.
+    """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. ``reader`` shares its encoder with the network
+    that is trained on the task afterwards. That network therefore starts from pretrained weights.
 
     If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The other arguments
     and the errors are those of ``train``.

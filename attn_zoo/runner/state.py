@@ -34,12 +34,12 @@ class Trained:
     pretrain_seconds: float = 0.0
     """Time of the pretraining steps."""
     spent: float = 0.0
-    """Elapsed share of the time budget after the last step; 0 without such a limit."""
+    """Elapsed share of the time budget after the last step; 0 without a time budget."""
     peak_bytes: int = 0
     """Peak memory of a training step in bytes; 0 if it is not measured."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Earlier parts of a resumed run, each with the ``step`` of its last checkpoint (``pretraining`` if it counts pretraining
-    steps) and its environment."""
+    """Earlier parts of a resumed run. Each has the facts of its environment and the ``step`` of its last checkpoint. In addition,
+    it has ``pretraining: True`` if this is a step of pretraining."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
         """Add the time of one step.

@@ -38,7 +38,7 @@ class Progress(Protocol):
         """
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Note that ``step`` steps are done. Steps of pretraining have negative numbers, and the last of them is 0.
+        """Note that ``step`` steps are done. During pretraining, ``step`` is minus the number of pretraining steps that are left.
 
         Args:
             loss: training loss of the step.
@@ -88,9 +88,9 @@ def train(
 
     Args:
         state: object to which the results are added. It holds the results so far even after a failure.
-        checkpoint: checkpoint from which training continues, and to which it saves. With it, Ctrl-C and SIGTERM wait for the end of
-            the step and save it.
-        kept: writer of weight files after chosen steps.
+        checkpoint: checkpoint from which training continues, and to which it saves. If it is given, Ctrl-C and SIGTERM take effect
+            at the end of the step, after a checkpoint is saved.
+        kept: object that writes the weights of the network to a file after each of its chosen steps.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
@@ -139,8 +139,8 @@ def start_training(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Return a context that continues a training from its checkpoint. Ctrl-C or SIGTERM inside saves a new checkpoint and ends the
-    run.
+    """Return a context that continues a training from its checkpoint. After Ctrl-C or SIGTERM in the context, a new checkpoint is
+    saved and the run ends. Without a checkpoint, the context has no such effects.
     """
     if checkpoint is not None:
         checkpoint.resume(training)

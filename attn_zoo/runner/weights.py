@@ -16,7 +16,7 @@ class KeptWeights:
 
     Args:
         folder: folder of the files, which is created if missing.
-        after: chosen steps; 0 is before training.
+        after: chosen steps, after which the weights are written; 0 means before training.
         task_version: version of the task; equal versions mean equal inputs.
 
     Raises:
