@@ -21,7 +21,7 @@ class Layout(NamedTuple):
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
-    """Position that each of the ``chunks × chunk`` slots holds; n if the slot is empty."""
+    """Position that each of the ``chunks × chunk`` slots holds; n (the length) if the slot is empty."""
     slot: Int[Tensor, "rounds batch heads n"]
     """Slot of each position. For padding it is the number of slots."""
     before: Int[Tensor, "rounds batch heads chunks"]
@@ -60,8 +60,8 @@ class Layout(NamedTuple):
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Return the positions of the queries of each chunk, and those of its keys. Keys are in the chunk before, then in the chunk
-        itself. n means an empty slot.
+        """Return the positions of the queries of each chunk, and those of its keys. The keys of a chunk are those of the chunk
+        before it, followed by its own. n (the length) marks an empty slot.
         """
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))

@@ -35,7 +35,7 @@ _TRANSFORMS = {
     TransformType.Grad: "transforms of torch.func",
     TransformType.Functionalize: "transforms of torch.func",
 }
-"""Words of an error about each transform that a kernel does not serve."""
+"""Part of the error message for each transform that a kernel does not support."""
 
 
 class OnceDifferentiable(Function):
@@ -63,7 +63,7 @@ class OnceDifferentiable(Function):
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Return the function ``backward`` changed so that second derivatives raise an error.
+    """Return the function ``backward``, changed so that second derivatives raise an error.
 
     Gradients are computed without a graph. With ``create_graph=True``, a graph node is then added between the gradients and the
     tensors on which they depend. This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at
@@ -116,8 +116,8 @@ class _Refusal(Function):
 
 
 def name_refusal(out: Tensor) -> Tensor:
-    """Return ``out`` with a clearer error for second derivatives. It replaces PyTorch's error, such as that of its fused attention,
-    and says what to do.
+    """Return ``out`` with a clearer error for second derivatives, which states a remedy. It replaces PyTorch's own error, such as
+    the error of fused attention.
     """
     if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Function of head, query and key indices, which broadcast. It is True if the query sees the key."""
+"""Function of three tensors that broadcast: head, query and key indices. It returns True if the query sees the key."""
 
 BLOCK = 128
 """Number of queries and of keys in a block. FlexAttention computes or skips a block as a whole."""
@@ -49,7 +49,7 @@ def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, head
     Args:
         fixed_by: cache key. Equal keys must mean that the same pairs of query and key are visible. Tensors in the key are
             compared by identity.
-        pairs: function that returns the mask function, which tells visible pairs.
+        pairs: function without arguments that returns the mask function. The mask function returns True if a query sees a key.
         heads: number of heads; 1 if the same pairs are visible in all heads.
     """
     from torch._guards import detect_fake_mode

@@ -12,10 +12,10 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Convert a mask as for ``scaled_dot_product_attention`` to a padding mask, and return the padding mask. It is True for a
-    real token.
+    """Convert ``attn_mask``, a mask as for ``scaled_dot_product_attention``, to a padding mask. Return the padding mask, which is
+    True for a real token.
 
-    The mask must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
+    ``attn_mask`` must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
     lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several
     sizes (NaFlex). With ``causal``, entries above the diagonal may have any values, too. Values of additive masks, and of masks
     with a head or query axis, are checked, which synchronises a GPU.
@@ -25,8 +25,8 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
         causal: True if the layer is causal, and so hides later keys itself.
 
     Raises:
-        ValueError: the mask has a shape or dtype that timm does not use.
-        UnsupportedError: the mask is a bias, or depends on queries or heads.
+        ValueError: ``attn_mask`` has a shape or dtype that timm does not use.
+        UnsupportedError: ``attn_mask`` is a bias, or depends on queries or heads.
     """
     seen = _four_axes(name, _seen(name, attn_mask), batch, length)
     if seen.shape[1] > 1:

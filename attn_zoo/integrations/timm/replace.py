@@ -118,8 +118,8 @@ def replace_attention(
         UnknownNameError: there is no such mechanism, implementation or option.
         ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is itself an attention
             layer, or it has fewer layers than the pattern of a hybrid.
-        UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
-            tokens. Or the mechanism does not support an argument.
+        UnsupportedError: the model has no ``timm.layers.Attention``, or has one that the layer of attn-zoo cannot reproduce. It is
+            also raised if the model does not state its number of tokens, or if the mechanism does not support an argument.
         TypeError: ``model`` is not an ``nn.Module``.
     """
     if not isinstance(model, nn.Module):

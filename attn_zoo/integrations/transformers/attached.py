@@ -133,7 +133,7 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """Return the mechanism that is attached to an attention module, or None."""
+    """Return the ``Attached`` module with the mechanism of an attention module, or None if its attention was not replaced."""
     attached = getattr(module, "zoo", None)
     return attached if isinstance(attached, Attached) else None
 

@@ -35,7 +35,7 @@ class Replacement:
     origin: str = ""
     """Module that defines the mechanism, for the error message if its package is missing."""
     attention_version: int = 1
-    """Version of the mechanism's card. For a hybrid, it is written as in the spec of a run."""
+    """Version of the mechanism's card. For a hybrid, it is 1 plus the sum of (version - 1) over its mechanisms."""
 
 
 def add(config: Any, replacement: Replacement) -> None:

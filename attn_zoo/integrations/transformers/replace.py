@@ -90,8 +90,8 @@ def zoo_layers(model: nn.Module) -> list[Attention]:
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention as ``replacement`` says, but do not write this into the configuration of the model. If there is an error,
-    the model does not change.
+    """Replace attention by the mechanism that ``replacement`` describes, without writing this into the configuration of the model.
+    If there is an error, the model does not change.
 
     Returns:
         The new mechanisms, in the order of the attention modules.

@@ -92,7 +92,9 @@ def _dropout(module: nn.Module) -> float:
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """Return the factor by which the module multiplies query · key by default. Older versions of GPT-2 set it by two flags."""
+    """Return the factor by which the module multiplies query · key by default. In older versions of transformers, GPT-2 sets this
+    factor by two flags.
+    """
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0

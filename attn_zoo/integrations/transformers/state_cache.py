@@ -13,7 +13,8 @@ from attn_zoo.contract import UnsupportedError
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not followed
-    """Cache layer with the recurrent state of one attention module during generation. Its size depends on the mechanism.
+    """Cache layer with the recurrent state of one attention module during generation. The size of the state depends on the
+    mechanism.
 
     ``update`` counts the new tokens and returns their keys and values. From these the mechanism computes the new ``state``.
     """

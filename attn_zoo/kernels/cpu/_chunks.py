@@ -20,14 +20,18 @@ from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 
 CHUNK = 64
-"""Number of positions in a chunk. On a CPU with head_dim 64, twice as many cost a tenth more time, half as many save none."""
+"""Number of positions in a chunk. On a CPU with head_dim 64, twice as many positions take a tenth more time, and half as many save
+no time.
+"""
 
 BLOCK_BYTES = 2**19
-"""Bytes of one tensor of a block; a dozen are alive at a time. Half or twice as many take as long, eight times as many longer."""
+"""Bytes of one tensor of a block. About a dozen such tensors exist at a time. Half or twice as many bytes take the same time, and
+eight times as many take longer.
+"""
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Return the number of positions in a chunk, and the length rounded up to whole chunks."""
+    """Return the positions per chunk, at most ``most`` (``CHUNK`` by default), and the length rounded up to whole chunks."""
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
@@ -61,8 +65,8 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
 def in_blocks(
     compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the result of ``compute(rows of the tensors, state) -> (outputs, state)``, applied block by block. Only the states
-    between blocks are saved.
+    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block. Return the outputs of all blocks and the
+    last state. Only the states between blocks are saved.
 
     The backward pass computes each block again. Floating-point tensors get a gradient.
     """

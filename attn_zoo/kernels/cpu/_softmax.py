@@ -21,8 +21,8 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
 
 
 def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
-    """Apply dropout to the weights in place, and append the mask to ``masks``. The mask is 0 for dropped weights, and 1 / (1 -
-    dropout) for others.
+    """Apply dropout to the weights in place, and return them. The dropout mask is appended to ``masks``. It is 0 for dropped
+    weights, and 1 / (1 - dropout) for others.
     """
     if dropout:
         masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))

@@ -9,15 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHEAP_BYTES = 16 * 2**20
-"""Half of glibc's largest mmap threshold (32 MiB): above that, each allocation is page-faulted anew,
-which costs several times the arithmetic done on it. A block takes half, as other temporaries are alive with it."""
+"""Half of glibc's largest mmap threshold (32 MiB). Each allocation above the threshold causes new page faults, which cost several
+times the arithmetic on this memory. It is half, because other temporary tensors exist at the same time.
+"""
 
 BLOCK = CHEAP_BYTES // 4 // 4
 """Number of float32 scores in a block of rows. About four temporaries of that size are alive at a time."""
 
 CACHE_BYTES = 2**20
-"""Bytes of the largest temporary of a step on a CPU. Attention within buckets at 4,096 tokens took a fifth longer with a quarter
-as many (more calls), and up to a tenth longer with four times as many (cache misses); random features took equally long."""
+"""Bytes of the largest temporary of a step on a CPU. At 4,096 tokens, attention within buckets took a fifth longer with a quarter
+of these bytes (more calls), and up to a tenth longer with four times as many (cache misses). Random features took equally long.
+"""
 
 DEVICE_BYTES = 2**26
 """Bytes of the largest temporary of a step on other devices, where each step costs the launch of a kernel."""
@@ -73,7 +75,9 @@ def score_blocks(
 
 
 def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
-    """Allocate a tensor like ``x`` with the memory order (batch, n, heads, d), so that the layer joins its heads without a copy."""
+    """Return an empty tensor of the shape of ``x`` with the memory order (batch, n, heads, d), so that the layer joins its heads
+    without a copy.
+    """
     return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
 
 

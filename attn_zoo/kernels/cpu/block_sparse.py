@@ -20,8 +20,8 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
-"""Two tensors: the numbers of some blocks of queries, and the numbers of the blocks of keys that each of them sees. No number
-occurs twice in a row; -1 means none.
+"""Two tensors: the numbers of some blocks of queries, and the numbers of the blocks of keys that each of them sees. The numbers in
+a row differ, except that -1 marks each absent block.
 """
 
 

@@ -22,8 +22,8 @@ GROUP = 16
 """Number of scores in a group. The maxima of the groups alone give the first estimate of the threshold."""
 
 STEPS = 64
-"""Limit of the number of Newton steps, which no search reaches. On a convex function, a step divides value times slope by four or
-more.
+"""Maximum number of Newton steps. No search reaches it, because on a convex function each step divides the product of value and
+slope by four or more.
 """
 
 

@@ -25,10 +25,10 @@ SELF_SCORE = -1e5
 """Score of a position with itself. Its weight is zero beside any other key, and one if there is no other key."""
 
 HIDDEN = -1e30
-"""Number added to hidden scores. They are then further below ``SELF_SCORE`` than any score, and far from overflow."""
+"""Number added to hidden scores. It puts them far below ``SELF_SCORE`` and all other scores, but still far from overflow."""
 
 SHORTEST = 1e-12
-"""Smallest divisor for a query, which is divided by its norm."""
+"""Smallest divisor of a query. Queries are divided by their norms or, if a norm is smaller, by this number."""
 
 ROWS = 1024
 """Number of positions hashed at once. Their products, which are several times as wide, then stay in the cache."""
@@ -88,10 +88,10 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that a round compares with i. Padding gets zeros.
+    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. Padding gets zeros.
 
     Args:
-        position: position in each slot; n if the slot is empty.
+        position: position in each slot; n (the length) if the slot is empty.
         slot: slot of each position; the number of slots for padding.
         before: for each chunk, the chunk before it in the same bucket, or -1.
     """

@@ -1,5 +1,5 @@
-"""Strided attention on a grid with rows of l positions. A position sees the keys at most l away, which are in adjacent rows, and
-its column.
+"""Strided attention on a grid with rows of l positions. A position sees its column, and the keys at most l positions away, which
+lie in its own row and the adjacent rows.
 """
 
 from __future__ import annotations

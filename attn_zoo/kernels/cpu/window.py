@@ -99,8 +99,8 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """Return the outputs of ``banded_attention`` for the positions after the first ``extra`` positions, whose keys are global.
-    Positions with equal remainders modulo the dilation form separate sequences.
+    """Return the outputs of ``banded_attention`` for all positions except the first ``extra``, which are global. Positions with
+    equal remainders modulo the dilation form separate sequences.
     """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid

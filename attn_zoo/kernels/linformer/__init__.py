@@ -3,7 +3,8 @@
 Layouts: tensors are indexed (batch, heads, length, head_dim) and may have any strides in memory. Views of (batch, length, heads ·
     head_dim) are read in place, and outputs and gradients are such views.
 Saved for the backward pass: Q, K and V. If keys do not fit on the chip (see ``table``), the output and one number per query are
-    saved, too. The projection saves the tokens, or E, as the requested gradients need. Weights are never stored.
+    saved, too. The projection saves the tokens only for the gradient of E, and E only for the gradient of the tokens. Weights are
+    never stored.
 Numerics: matrix products multiply in the dtype of the inputs and sum in float32. The softmax is in float32. float32 inputs are
     multiplied as three tf32 products, or as one if PyTorch's own products are allowed to (``torch.backends.cuda.matmul``). Results
     are the same on every run. Their last bits depend on the number of multiprocessors, because sums are split between them.

@@ -19,7 +19,7 @@ import torch
 
 HEAD_DIM_LIMIT = 128
 PROCESSORS_WITHOUT_CUDA = 132
-"""Number of streaming multiprocessors of an H100 or H200. With it the interpreter splits work as these devices do."""
+"""Number of streaming multiprocessors of an H100 or H200. With this number, Triton's interpreter splits work like them."""
 
 
 @dataclass(frozen=True, slots=True)
