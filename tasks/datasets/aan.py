@@ -9,7 +9,7 @@ from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_tsv
 
 LONGEST = 16_384
-"""Number of characters of a paper that are read; Long Range Arena reads 4,000 bytes."""
+"""Number of characters that are read from the beginning of each paper; Long Range Arena reads 4,000 bytes."""
 
 FOLDERS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "aan")
 """Possible paths of the three files below the data folder."""

@@ -1,6 +1,6 @@
-"""Those data sets of the GLUE benchmark that the Linformer paper uses, and the corpora that GLUE took them from.
+"""The GLUE data sets that the Linformer paper uses, and the corpora from which GLUE took them.
 
-Where GLUE hides the labels of the published test split, ``test`` here is the published development split.
+If GLUE hides the labels of a published test split, the split ``test`` here is the published development split.
 """
 
 from __future__ import annotations

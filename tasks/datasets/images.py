@@ -21,7 +21,7 @@ EXPECTED = {
 """Required sizes of each data set."""
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-"""Names of the four files of MNIST and of data sets in its format."""
+"""Names of the four files of a data set in the format of MNIST."""
 
 CIFAR_ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 NO_PICKLE = "the binary version as published; the Python version is a pickle, which is never loaded"

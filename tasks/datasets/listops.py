@@ -15,7 +15,8 @@ from ..parts.expressions import VOCABULARY, value_of
 
 ROWS = {"train": 96_000, "valid": 2_000, "test": 2_000}
 SHORTEST, LONGEST = 501, 1_999
-"""Published numbers of tokens of an expression, including brackets of lists, without brackets that only group arguments."""
+"""Published smallest and largest number of tokens of an expression. The brackets of lists count, but brackets that only group
+arguments do not."""
 
 FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
 FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
@@ -24,7 +25,7 @@ FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "
 _IDS = {word: at for at, word in enumerate(VOCABULARY) if at}
 
 Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-"""Token ids, padded with 0 at the end, and values."""
+"""Token ids of expressions, padded with 0 at the end, and the values of these expressions."""
 
 
 def read_expressions(path: Path, rows: int) -> Expressions:

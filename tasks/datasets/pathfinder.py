@@ -17,7 +17,7 @@ from attn_zoo.data import reading
 
 SIDES = (32, 64, 128, 256)
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""Folder of each level of difficulty, by number of dashes of the target path."""
+"""Folder of each level of difficulty. A key is the number of dashes of the target path."""
 
 Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " images"]]
 
@@ -30,7 +30,7 @@ class Release:
     folder: Path
     side: int
     listed: dict[int, list[tuple[Path, int]]]
-    """Images with labels, in the order of the lists, by number of dashes of the target path."""
+    """Images with labels, in the order of the lists. A key is the number of dashes of the target path."""
 
     def level(self, contour: int) -> Path:
         """Return the folder of the images whose target path has ``contour`` dashes.
@@ -65,8 +65,8 @@ def read_release(side: int, paths: Sequence[Path]) -> Release:
     """Return the images in a released folder such as ``pathfinder32``. ``side`` is the side of an image in pixels.
 
     Raises:
-        DamagedDataError: the folder has no subfolder with images of one number of dashes, or a list of labels cannot be read or
-            names a missing file.
+        DamagedDataError: the folder has none of the subfolders in ``LEVELS``, a list of labels cannot be read, or a list names a
+            missing file.
     """
     (folder,) = paths
     listed = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
@@ -142,4 +142,4 @@ def _data_set(side: int) -> DataSet[Release]:
 
 
 PATHFINDER = {side: _data_set(side) for side in SIDES}
-"""Data sets by side of the images in pixels."""
+"""Data sets. A key is the side of the images in pixels."""

@@ -26,13 +26,13 @@ COUNTS = {"train": 11_314, "test": 7_532}
 _QUOTED = re.compile(r"\s*(?:[A-Za-z]{1,4})?[>|]|\s*:\s")
 _OPENING = re.compile(r"\s*(?:>\s*)?In (?:article|message)\b")
 _CLOSING = ("write", "writes", "wrote", "said", "says")
-"""Ends of lines that introduce a quotation."""
+"""Words at the end of a line that introduces a quotation."""
 
 _SIGNATURE = re.compile(r"^--\s*$|^[-_=*~]{8,}\s*$")
 _NAMES = re.compile("|".join(re.escape(group) for group in GROUPS), re.IGNORECASE)
 
 SIGNATURE_LINES = 12
-"""Largest number of lines after a line of dashes that begins a signature."""
+"""Largest number of lines of a signature, after the line of dashes at which it begins."""
 
 
 def body(post: str) -> str:

@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
 
 Library = dict[str, list[Document]]
-"""Documents of each split; ``all`` if the data set has no splits."""
+"""Documents of each split. If the data set has no splits, the only key is ``all``."""
 
 TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 """Published numbers of words of WikiText-2, with one for the end of each line."""
@@ -110,7 +110,8 @@ NOVELS: DataSet[Library] = DataSet(
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Folder of the standard library of this Python."""
 NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
-"""Folders that are not part of Python's standard library, or that distributions of Python package apart."""
+"""Folders that are left out: they are not part of Python's standard library, or some distributions of Python install them
+separately."""
 OF_A_BUILD = "_sysconfigdata_"
 """Beginning of the names of files that differ between builds of one version of Python."""
 

@@ -23,7 +23,8 @@ class ArrayExamples(Examples):
 
     Args:
         inputs: tokens, pairs of token sequences, frames, or images.
-        labels: one label for each example, or one for each position; ``UNASKED`` or NaN where there is none.
+        labels: one label for each example, or one for each position. Positions without a label have ``UNASKED`` (for classes) or
+            NaN (for numbers).
         valid: True for a real token or frame and False for padding; None without padding.
         scale: standardised value of each of the 256 levels of a pixel, for each channel; for images that are stored as bytes.
 
@@ -63,8 +64,8 @@ class ArrayExamples(Examples):
         return _wide(self._labels)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the inputs, the labels, the scale and, for frames, the padding mask. It covers dtype, shape and
-        little-endian bytes."""
+        """Return the SHA-256 of the inputs, the labels, the scale and, for frames, the padding mask. The dtype, the shape and the
+        little-endian bytes of each tensor are hashed."""
         digest = hashlib.sha256()
         frames = self._inputs.is_floating_point()  # padding of tokens is token 0
         for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
@@ -87,11 +88,11 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
 
     Args:
         arrays: token ids, with 0 for padding, and labels.
-        train: number of training examples, taken from the first ones; 0 for all.
+        train: number of training examples. The first examples are used; 0 means all.
         padded: False if all sequences have the same length.
 
     Raises:
-        ValueError: there are fewer training examples than asked for.
+        ValueError: there are fewer than ``train`` training examples.
     """
     if train > (left := len(arrays["train labels"])):
         raise ValueError(f"train must be at most {left:,}, the examples that validation and test leave; got {train:,}")
@@ -104,8 +105,8 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Return the arrays of grey levels, standardised with the mean and the standard deviation of ``train``. Shapes do not
-    change."""
+    """Return ``train`` and the other arrays of grey levels, standardised with the mean and the standard deviation of ``train``.
+    Shapes do not change."""
     scale = level_scale(train)
     return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))
 

@@ -19,7 +19,8 @@ MARGIN = 4
 """Largest shift of an image in pixels, as is usual for images of 32 pixels."""
 RANDAUGMENT = "rand-m9-mstd0.5-inc1"
 ERASED = 0.25
-"""Settings of RandAugment and share of erased images, after Touvron et al. 2021, arXiv:2012.12877, Table 9."""
+"""Share of images in which a part is erased. This share and the settings of RandAugment are those of Touvron et al. 2021,
+arXiv:2012.12877, Table 9."""
 
 
 class Augment(Enum):

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 VOCABULARY = 257
-"""Size of the vocabulary: padding, and a token for each byte, its value plus one."""
+"""Size of the vocabulary: one token for padding (0), and one for each value of a byte (the value plus one)."""
 
 _NEXT = bytes(range(1, 256)) + b"\0"
-"""Translation table from bytes to tokens. Byte 255 does not occur in UTF-8, so that tokens fit into a byte."""
+"""Translation table from bytes to tokens. Tokens fit into a byte, because byte 255 does not occur in UTF-8."""
 
 
 def byte_tokens(text: str, length: int) -> bytes:

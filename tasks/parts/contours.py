@@ -16,21 +16,22 @@ from jaxtyping import UInt8
 from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
 
 DOT = 255
-"""Grey level of the inside of dots, and of nothing else."""
+"""Grey level of the inside of a dot. No other pixel has this level."""
 BRIGHTEST = 191
-"""Grey level of the brightest dash, the published 0.75."""
+"""Grey level of the brightest dash: the published share of 0.75 of 255."""
 
 Images = UInt8[np.ndarray, "images side side"]
 Labels = UInt8[np.ndarray, " images"]
 
 _ATTEMPTS = 6
-"""Largest number of steps for each dash of an arm, including undone ones."""
+"""Largest number of attempts to add a dash, divided by the number of dashes of an arm (half a path). Attempts that are undone later
+count too."""
 _WAITING = 8
-"""Largest number of scenes of one kind that wait for a partner."""
+"""Largest number of scenes (images with their two long paths only) of one kind that wait for a partner."""
 _IN_VAIN = 20_000
-"""Number of successive scenes without a pair after which drawing fails."""
+"""Number of scenes in a row that must fail to complete a pair before drawing fails."""
 _BLOCK = 1_000
-"""Number of images in a block; even, since images are drawn in pairs."""
+"""Number of images that are drawn together. It must be even, because images are drawn in pairs."""
 
 
 class Plan(NamedTuple):
@@ -40,7 +41,7 @@ class Plan(NamedTuple):
     contour: int
     """Number of dashes of each of the two long paths."""
     distractors: int
-    """Number of short paths, with a third as many dashes."""
+    """Number of short paths. Each has a third as many dashes as a long path, but at least two."""
     turn: int
     """Largest turn between consecutive dashes in degrees."""
     contrast: float
@@ -78,10 +79,10 @@ class _Scene:
 class Draughtsman:
     """Generator of Pathfinder images, in pairs of a positive and a negative image. It never repeats an image.
 
-    The two images of a pair have equal distances between their dots and equally small distances of the dots from the border. The
-    paths also leave the dots in the same directions. Otherwise, these properties would predict most labels: a short path cannot
-    have distant ends, and the ends of one path point towards each other. The two long paths of an image are drawn first. They wait
-    until the paths of another image can form a pair with them. If none do, they are not used.
+    In both images of a pair, the dots have the same distance from each other and from the border, and the paths leave the dots in
+    the same directions. Otherwise, these properties would predict most labels: a short path cannot have distant ends, and the ends
+    of one path point towards each other. The two long paths of an image are drawn first. These paths wait until another image can
+    form a pair with them. If no image does, they are not used.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -15,8 +15,8 @@ Row = tuple[bytes, int]
 
 
 class Division(NamedTuple):
-    """Indices of the examples of each split. Those of ``train`` and ``valid`` refer to the published training split, those of
-    ``test`` to the published test split."""
+    """Indices of the examples of each split. The indices of ``train`` and ``valid`` refer to the published training split, and the
+    indices of ``test`` to the published test split."""
 
     train: list[int]
     valid: list[int]

@@ -8,7 +8,8 @@ PADDING = "_"
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 VOCABULARY = (PADDING, *map(str, range(10)), *OPERATORS, CLOSE)
-"""Symbols; token ids are indices of this list. An operator includes its opening bracket; the closing one is a token."""
+"""Symbols; the token id of a symbol is its index here. An opening bracket and its operator are one symbol; a closing bracket is a
+symbol of its own."""
 
 DIGIT_IDS = {value: VOCABULARY.index(str(value)) for value in range(10)}
 OPEN_IDS = {operator: VOCABULARY.index(operator) for operator in OPERATORS}

@@ -14,10 +14,10 @@ from attn_zoo.contract import SPLITS, Split
 from .arrays import ArrayExamples
 
 BLOCK = 1024
-"""Number of examples drawn at once, which bounds memory for splits of any size."""
+"""Number of examples drawn at once. It limits the memory that is needed, however large a split is."""
 
 _BLOCKS_IN_VAIN = 20
-"""Number of successive blocks without a new example after which drawing fails."""
+"""Number of blocks without a new example, in a row, after which drawing fails."""
 
 Drawn = tuple[NDArray[np.int64], ...]
 """Arrays of examples: tokens (examples, length), then others with one entry for each example."""

@@ -37,8 +37,8 @@ def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
 
     Args:
         found: images of the published splits.
-        valid: number of validation images, which have the proportions of the classes.
-        train: number of training images, taken from the first ones; 0 for all.
+        valid: number of validation images, which have the same proportions of classes as the training images.
+        train: number of training images. The first images are used; 0 means all.
 
     Raises:
         ValueError: there are fewer training images than required.
@@ -72,15 +72,15 @@ class Splits(NamedTuple):
 
 
 def standardised(parts: Parts) -> Splits:
-    """Return examples that store their images as bytes. Batches are standardised per channel, with the mean and the standard
-    deviation of the training images."""
+    """Return the examples of each split, with images that are stored as bytes. Batches are standardised per channel, with the mean
+    and the standard deviation of the training images."""
     scale = channel_scale(parts[0].levels)
     train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
     return Splits((train, valid, test), scale)
 
 
 class PatchTask(Task):
-    """Base class of tasks that classify images which are cut into patches. A subclass defines the sizes and the splits.
+    """Base class of tasks that classify images. The images are cut into patches. A subclass defines the sizes and the splits.
 
     The options of a subclass include ``patch``, ``augment`` and ``root``.
     """
@@ -128,13 +128,13 @@ class PublishedOptions:
 
     patch: int = 4
     train: int = 0
-    """Number of training images, taken from the first ones; 0 for all except those for validation."""
+    """Number of training images. The first images are used; 0 means all except the validation images."""
     valid: int = 5_000
-    """Number of validation images, cut from the published training split in the proportions of the classes."""
+    """Number of validation images, cut from the published training split with the same proportions of classes."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
 
 class PublishedTask(PatchTask):
@@ -155,7 +155,7 @@ class PublishedTask(PatchTask):
 
 @lru_cache(maxsize=4)
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
-    """Return the train, valid and test splits of a published image task, with standardised pixels. They are cached."""
+    """Return the train, valid and test splits of the published image task ``kind``, with standardised pixels. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
 
 
@@ -177,7 +177,7 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
-    """Check that ``train`` and ``valid`` images can be taken from the published training images."""
+    """Check that the numbers ``train`` and ``valid`` of images can be taken from the published training images."""
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
         raise ValueError(f"{task}.valid must be from 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")

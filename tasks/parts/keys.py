@@ -1,5 +1,5 @@
-"""Keys for frames: vectors of -1 and 1 that are new in every example. Several frames of an example share the key of the last
-frame."""
+"""Keys for frames: vectors of -1 and 1 that are new in every example. The key of the last frame (the query) also occurs in several
+earlier frames."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from typing import Any
 from attn_zoo.contract import Level
 
 SMALL = {"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
-"""Network of the level ``cpu`` of most synthetic tasks."""
+"""Network of the preset ``cpu`` of most synthetic tasks."""
 ENCODER = {**SMALL, "short_convolution": 4}
-"""Network of the profile: ``SMALL`` with a short convolution."""
+"""Network of the ability profile (12 tasks, each testing one ability): ``SMALL`` with a short convolution."""
 DECODER = {**ENCODER, "positions": "none"}
-"""Network of causal tasks of the profile: ``ENCODER`` without position embeddings."""
+"""Network of most causal tasks of the ability profile: ``ENCODER`` without position embeddings."""
 LARGE = {"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1}
-"""Network of the level ``lra`` of most synthetic tasks, near that of Long Range Arena's smaller tasks."""
+"""Network of the preset ``lra`` of most synthetic tasks. It is similar to the network for the smaller tasks of Long Range Arena."""
 LARGE_BUDGET = {
     "steps": 10_000,
     "batch_size": 64,
@@ -23,7 +23,7 @@ LARGE_BUDGET = {
     "warmup_steps": 500,
     "evaluate_every": 500,
 }
-"""Budget of the level ``lra`` of most synthetic tasks."""
+"""Training budget of the preset ``lra`` of most synthetic tasks."""
 
 
 def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
@@ -31,7 +31,7 @@ def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any)
 
     Args:
         options: options of the task.
-        model: other sizes of the network that differ from ``SMALL``.
+        model: more sizes of the network that differ from ``SMALL``.
     """
     return Level(
         model={**SMALL, "dim": 32, **model},

@@ -12,7 +12,8 @@ from attn_zoo.contract import UNASKED
 from .tokenisers import FIRST, MASK
 
 HIDDEN, ALTERED = 0.8, 0.9
-"""Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest is unchanged."""
+"""Shares of the predicted tokens. 80 % are replaced by the mask, the next 10 % (up to ``ALTERED``) by a random token, and the rest
+are unchanged."""
 
 
 class Masked(NamedTuple):
@@ -23,15 +24,15 @@ class Masked(NamedTuple):
 
 
 def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
-    """Return the input with a share of the tokens of each row masked, and the labels. At least one token per row is masked.
+    """Return the input, in which a share of the tokens of each row is masked, and the labels. At least one token per row is masked.
 
     Words are masked as a whole, in random order, until there are enough tokens. Only ``random_sample`` of numpy's frozen generator
     is used, followed by comparisons, so that masks are equal on every machine and in every version.
 
     Args:
         ids: (rows, length), token ids, padded with 0.
-        words: (rows, length), for each token the position of the first token of its word. To mask single tokens, it is each token's
-            own position.
+        words: (rows, length), for each token the position of the first token of its word. To mask single tokens, give each token
+            its own position.
         vocabulary: upper bound (exclusive) of the ids of random tokens.
         share: share of the tokens of each row that is masked, rounded down.
         seed: seed of the generator.
@@ -52,8 +53,8 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for each token, the position in its row of the first token of its word. ``words`` are the numbers of the words; equal
-    adjacent numbers are one word."""
+    """Return, for each token, the position in its row of the first token of its word. ``words`` has the number of the word of each
+    token; adjacent tokens with equal numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

@@ -16,10 +16,10 @@ from .division import Row, divide, hashed_order
 from .tokenisers import SEPARATOR, Tokeniser
 
 MOST_VALID = 5_000
-"""Largest default number of validation rows; the default is a tenth of the training rows."""
+"""Largest default number of validation examples. The default is a tenth of the training examples, but at most this number."""
 
 TEST_SHARE = 5
-"""Number of rows of which one is a test row, if only one split is available."""
+"""One example in ``TEST_SHARE`` is a test example, if only one split is available."""
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:

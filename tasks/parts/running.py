@@ -24,7 +24,8 @@ from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""Number of owners of which one is held out for validation, and one for test, in data sets without these splits."""
+"""One owner (author, article or file) in ``HELD_OUT`` is held out for validation, and one for test, if the data set lacks these
+splits."""
 
 LOCATIONS = ("root", "path", "tokenizer")
 """Names of options with the locations of data."""
@@ -41,7 +42,7 @@ class Files(Enum):
     wikitext = "wikitext"
     """WikiText-2 with its published splits."""
     wikitext_valid = "wikitext_valid"
-    """Published valid split of WikiText-2, divided into train and valid, and its published test split."""
+    """WikiText-2 with its published test split. The published valid split is divided into train and valid."""
     novels = "novels"
     """Novels, divided by author."""
     python = "python"
@@ -56,7 +57,7 @@ TITLES: Mapping[Files, str] = {
     Files.python: f"standard library of Python {python_version()}",
     Files.folder: "text files",
 }
-"""Titles of texts that are not in the data folder."""
+"""Titles of those sources whose texts are not in the data folder."""
 
 
 @dataclass
@@ -70,17 +71,19 @@ class TextOptions:
     tokens: Tokens = Tokens.bytes
     """``bytes``, ``wordpiece`` or ``bpe`` learned from the training texts, or ``file``."""
     vocabulary: int = 0
-    """Largest vocabulary, with three special ids; 0 for 259 (bytes), 8,192 (learned) or 65,536 (file)."""
+    """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
+    65,536 for ``file``."""
     train: int = 0
     """Number of training sequences; 0 for all."""
     data_seed: int = 0
     """Seed of the order of sequences, and of other draws of the task."""
     path: str = ""
-    """Folder of text files, for ``files=folder``."""
+    """Folder of the text files, only for ``files=folder``."""
     tokenizer: str = ""
-    """Path of a ``tokenizer.json`` or its folder, for ``tokens=file``."""
+    """Path of a ``tokenizer.json`` or of its folder, only for ``tokens=file``."""
     root: str = ""
-    """Data folder, with ``wikitext-2`` or ``novels``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``wikitext-2`` or ``novels``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable
+    is not set."""
 
     def require_texts(self, task: str) -> None:
         """Check these options, and convert names to members of their enumerations.
@@ -128,7 +131,7 @@ class TextTask(Task):
 
         Raises:
             FileNotFoundError: the texts or the tokeniser's file are missing; the message states which files are needed.
-            ImportError: tokens are not bytes, and the library is not installed.
+            ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """
         return self._splits()[1][split]

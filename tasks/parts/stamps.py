@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 SAMPLES = 4
-"""Number of samples per pixel and axis. Centres are on the same grid, so that grey levels are counts, and patterns are few."""
+"""Number of samples per pixel and axis. A grey level is a count of samples. Centres of dashes and dots are on the grid of samples,
+so that there are few patterns."""
 DEGREES = 5
 """Angle between neighbouring directions in degrees."""
 WAYS = 360 // DEGREES
@@ -22,13 +23,13 @@ COSINE = (*_FALLING, *(-c for c in _FALLING[-2::-1]), *(-c for c in _FALLING[1:]
 SINE = tuple(COSINE[way - WAYS // 4] for way in range(WAYS))
 
 _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
-"""Smallest number of covered samples, of 16, of a lit pixel."""
+"""Smallest number of samples, out of 16, that a dash or a dot must cover to light a pixel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
     """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. Only the distances ``reach`` and ``apart`` are
-    in whole pixels: of the horizontal and the vertical distance, the larger one counts."""
+    in whole pixels. Such a distance is the larger one of the horizontal and the vertical distance."""
 
     length: int
     width: int
@@ -36,9 +37,10 @@ class Pen:
     radius: int
     """Radius of a dot."""
     reach: int
-    """Upper bound (exclusive) of the number of dark pixels between consecutive dashes, which is at least one."""
+    """Between consecutive dashes, the number of dark pixels is at least 1 and less than ``reach``."""
     apart: int
-    """Smallest number of dark pixels between other dashes; at least ``reach``, so that distances determine the paths."""
+    """Smallest number of dark pixels between dashes that are not consecutive. It is at least ``reach``, so that distances determine
+    the paths."""
 
 
 PENS = {
@@ -48,22 +50,23 @@ PENS = {
     128: Pen(length=80, width=24, gap=40, radius=48, reach=3, apart=4),
     256: Pen(length=80, width=32, gap=56, radius=80, reach=4, apart=6),
 }
-"""Pens by side of the image in pixels; from 32 on similar to that of the Long Range Arena files."""
+"""Pens. A key is the side of the image in pixels. From a side of 32 on, dashes and dots are similar to those of the Long Range
+Arena files."""
 
 
 class Mark(NamedTuple):
     """A dash or a dot at a place of the canvas."""
 
     x: int
-    """Horizontal position of the centre in samples; ``y`` is the vertical one."""
+    """Horizontal position of the centre in samples; ``y`` is its vertical position."""
     y: int
     way: int
     """Direction; for a dot, the direction of the path's end."""
     stamp: int
     shift: int
-    """Number of bits from the first pixel of the canvas to the first of the stamp."""
+    """Number of bits from the first pixel of the canvas to the first pixel of the stamp (the pattern of the dash or dot)."""
     lit: int
-    """Lit pixels as bits, from the first pixel of the stamp on."""
+    """Lit pixels as bits; bit 0 is the first pixel of the stamp."""
 
 
 class Stamp(NamedTuple):
@@ -71,9 +74,10 @@ class Stamp(NamedTuple):
 
     lit: int
     wide: int
-    """Pixels within ``Pen.apart`` of a lit one, which other paths must avoid, as bits; bit ``Stamps.lead`` is the first pixel."""
+    """Pixels that other paths must avoid, as bits: all pixels within ``Pen.apart`` of a lit pixel. Bit ``Stamps.lead`` is the first
+    pixel of the stamp."""
     cover: UInt8[np.ndarray, "size size"]
-    """Number of lit samples of each pixel, of 16."""
+    """Number of lit samples of each pixel, out of 16."""
 
 
 class Stamps:
@@ -113,8 +117,8 @@ class Stamps:
         return self.all[mark.stamp].wide << mark.shift - self.lead
 
     def next(self, mark: Mark) -> list[Mark]:
-        """Return the dashes that may follow a dash, with positions relative to it. They are ordered from the sharpest turn in one
-        direction to the sharpest in the other."""
+        """Return the dashes that may follow the dash ``mark``, with positions relative to it. They are ordered by turn, from the
+        sharpest turn in one direction to the sharpest turn in the other."""
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
             start = self.margin * SAMPLES

@@ -127,12 +127,12 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
     Args:
         tokens: kind of tokens.
-        vocabulary: largest number of ids, with three special ids.
-        path: path of a ``tokenizer.json`` or its folder, for ``Tokens.file``.
+        vocabulary: largest number of ids, including the three special ids.
+        path: path of a ``tokenizer.json`` or of its folder, only for ``Tokens.file``.
         texts: function that returns the training texts. It is called only if the tokens are learned.
 
     Raises:
-        ImportError: the library is not installed.
+        ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
         MissingDataError: there is no such file.
         DamagedDataError: the file is not a tokeniser.
         ValueError: the file's tokeniser has more ids than ``vocabulary``.
