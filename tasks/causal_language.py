@@ -27,10 +27,11 @@ class Options(TextOptions):
     """Options of the task ``causal_language``."""
 
     run: int = 0
-    """Number of consecutive tokens that must occur again for the last of them to count as repeated; 0 means 8 for bytes and 2 for
-    other tokens."""
+    """Length of a repetition: a token counts as repeated if the last ``run`` tokens up to it occurred earlier in the sequence. 0
+    means 8 for bytes and 2 for other tokens."""
     rare: int = 20
-    """Largest frequency in the training text of consecutive tokens that count as repeated. More frequent ones can be memorised."""
+    """Largest number of times that a repetition may occur in the training text. More frequent runs of tokens do not count, because
+    a network can memorise them."""
 
     def __post_init__(self) -> None:
         self.require_texts("causal_language")
@@ -89,9 +90,9 @@ class CausalLanguage(TextTask):
     training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other tokens
     are called the ``rest``. Neighbouring tokens are informative about them.
 
-    Source: Arora et al. 2023 study tokens that end a pair of tokens which occurred earlier in the context and is rare in training.
-        These are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and attention on the Pile,
-        at 1,024 tokens.
+    Source: Arora et al. 2023 study tokens that end a pair of tokens, if the pair occurred earlier in the context and is rare in
+        training. Such tokens are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and
+        attention on the Pile, at 1,024 tokens.
     Differs: tokens are bytes by default, and a repetition has 8 bytes. A text is cut into sequences of exactly ``length`` tokens;
         the remainder is not used. Texts are divided into splits as in masked language modelling. Training sequences that also occur
         in a later split are left out. Perplexity is per token, so compare it only between runs with the same kind of token.
@@ -107,7 +108,7 @@ class CausalLanguage(TextTask):
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of scored tokens: those that repeat rare text of their sequence (``repeated``), and all other scored
+        """Return two masks of scored tokens: tokens that repeat rare text of their sequence (``repeated``), and all other scored
         tokens (``rest``)."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}

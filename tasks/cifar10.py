@@ -54,8 +54,8 @@ class Cifar10(PublishedTask):
     """Classification of 32 × 32 colour images into ten classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
-        splits are ordered by a digest of each image. No image occurs twice in the source.
+    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+        classes. All splits are ordered by a digest of each image. No image occurs twice in the source.
     """
 
     options: Options

@@ -37,9 +37,9 @@ class Cifar100(PublishedTask):
     """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
-        splits are ordered by a digest of each image. Duplicates of training or test images are left out of training; the test
-        split is complete.
+    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+        classes. All splits are ordered by a digest of each image. Duplicates of training or test images are left out of training;
+        the test split is complete.
     """
 
     options: Options

@@ -18,7 +18,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 DELIMITER = 1
 BLANK = 2
 FIRST_SYMBOL = 3
-"""Token ids; symbols have all ids from ``FIRST_SYMBOL`` on."""
+"""Token ids of the delimiter, the blank and the first symbol. The other symbols have the ids after ``FIRST_SYMBOL``."""
 
 
 class Order(Enum):

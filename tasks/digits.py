@@ -83,7 +83,7 @@ class Digits(Task):
 
     @property
     def data_title(self) -> str:
-        """Title of the images, which are part of scikit-learn."""
+        """Title of the images. They are part of scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:

@@ -17,7 +17,8 @@ class Options(PublishedOptions):
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
     root: str = ""
-    """Data folder, with ``fashion-mnist`` or ``FashionMNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``fashion-mnist`` or ``FashionMNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
+    this variable is not set."""
 
     def __post_init__(self) -> None:
         require_options("fashion_mnist", self, EXPECTED["fashion_mnist"], patches=(2, 4, 7, 14))
@@ -39,8 +40,8 @@ class FashionMnist(PublishedTask):
     """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
-        splits are ordered by a digest of each image.
+    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+        classes. All splits are ordered by a digest of each image.
     """
 
     options: Options

@@ -18,7 +18,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4
-"""Token ids; symbols have all ids from ``FIRST_SYMBOL`` on."""
+"""Token ids of the three instructions and of the first symbol. The other symbols have the ids after ``FIRST_SYMBOL``."""
 PARTS = ("in distribution", "sparse", "dense")
 
 
@@ -110,8 +110,8 @@ class FlipFlop(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
-        examples, which are drawn like training examples."""
+        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
+        are the validation examples, which are drawn like training examples."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

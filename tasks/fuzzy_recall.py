@@ -16,9 +16,9 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 1
-"""Id of the filler after the last value; tokens of keys, then of values, have all ids from the next one on."""
+"""Token id of the filler after the last value. The next ids are those of the tokens of keys; the tokens of values follow."""
 MOST_MOTIFS = 10_000
-"""Largest number of different keys of the largest length."""
+"""Largest number of different keys that have ``longest`` tokens."""
 
 
 @dataclass
@@ -85,16 +85,16 @@ class Options(SyntheticOptions):
 class FuzzyRecall(SyntheticTask):
     """Recall of the value of an earlier key. Keys and values are motifs of several tokens, which must be matched as a whole.
 
-    A sequence consists of keys, each followed by its value. They are drawn from ``pairs`` pairs of a key and a value, which are new
-    in every example. A value is predicted from the second occurrence of its key on. The first token of the value is predicted at
-    the last token of the key, and each further token at the token before it. Keys and values share no tokens, so the end of a motif
-    is visible, but only at its last token.
+    A sequence consists of keys, each followed by its value. Keys and values come from ``pairs`` pairs, which are drawn anew for
+    every example. A value is predicted from the second occurrence of its key on. The first token of the value is predicted at the
+    last token of the key, and each further token at the token before it. Keys and values share no tokens, so the end of a motif is
+    visible, but only at its last token.
 
     Source: fuzzy in-context recall of Poli et al. 2024 and its code. It has 128 tokens, a vocabulary of 16, and motifs of up to 3
         tokens. The authors train width 128 on 12,800 examples for 200 epochs in batches of 128. Their learning rates are 1e-4, 5e-4
         and 1e-3, with weight decay 0 and 0.1.
-    Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Tokens of a
-        motif may be equal here. Keys of all sizes are tested here, and only the longest ones in the source. Only values are
+    Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Two tokens of a
+        motif may be equal here. Keys of all lengths are tested here; the source tests only the longest ones. Only values are
         predicted, in training too; the source predicts every next token in training. Classes are the tokens of values here, and all
         tokens in the source.
     """

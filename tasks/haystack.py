@@ -27,11 +27,11 @@ QUESTION = "what is {key}?"
 WORDS = 512
 """Number of different words."""
 _WIDEST = 8
-"""Length in bytes of a needle, and of the longest word with its space."""
+"""Length in bytes of a needle. The longest word has the same length, if the space after it counts."""
 
 
 class Values(Enum):
-    """Kind of the values in the sentences to be found."""
+    """Kind of the values in needles (the sentences to be found)."""
 
     digits = "digits"
     letters = "letters"
@@ -49,11 +49,12 @@ class Options(SyntheticOptions):
     values: Values = Values.digits
     """Kind of the values: ``digits`` for ten classes, or ``letters`` for 26."""
     distractors: int = 1
-    """Number of needles whose key is not the one in the question; at most 25."""
+    """Number of distractors, at most 25: sentences like the needle, with keys that the question does not name."""
     causal: bool = False
     """True for a causal task, in which each position sees only itself and earlier positions."""
     shallowest: float = 0.0
-    """Smallest depth of the needle. Depths are drawn uniformly from here to ``deepest``; 0 is the start of the text, 1 its end."""
+    """Smallest depth of the needle: 0 is the start of the text, and 1 is its end. Depths are drawn uniformly from ``shallowest`` to
+    ``deepest``."""
     deepest: float = 1.0
     """Largest depth of the needle; equal to ``shallowest`` for a fixed depth."""
 
@@ -104,7 +105,7 @@ class Haystack(SyntheticTask):
     mark.
 
     The text consists of invented words of two to seven letters. Between the words are the needle (a sentence such as ``K is 7.``,
-    where K is the key), needles with other keys, and single digits or letters. There are so many single digits that every digit is
+    with the key K and the value 7), needles with other keys, and single digits or letters. With these single values, all values are
     equally frequent. The needles have different values, if there are enough values. Byte counts are therefore uninformative. A
     model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 

@@ -25,20 +25,21 @@ class Options:
     title: str = "images"
     """Name of the data in tables."""
     channels: int = 3
-    """Number of channels, 1 or 3. The file must have this number, and the given height, width and classes."""
+    """Number of channels, 1 or 3. The images in the file must have these channels, this ``height`` and ``width``, and this number
+    of ``classes``."""
     height: int = 32
     width: int = 32
     classes: int = 10
     patch: int = 4
     """Side of a patch in pixels."""
     train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
+    """Number of training images. The first images are used; 0 means all except the validation images."""
     valid: int = 1_000
-    """Number of validation images, cut from the training images in the proportions of the classes."""
+    """Number of validation images, cut from the training images with the same proportions of classes."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -76,7 +77,7 @@ class ImageArrays(PatchTask):
 
     @property
     def data_title(self) -> str:
-        """Title of the images, which is the option ``title``."""
+        """Title of the images: the value of the option ``title``."""
         return self.options.title
 
     @property

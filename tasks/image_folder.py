@@ -1,5 +1,5 @@
-"""Classification of images in one folder per class, as in ImageNet. The images are cut into patches, and decoded when they are
-needed."""
+"""Classification of images in one folder per class, as in ImageNet. The images are decoded when they are needed, and cut into
+patches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
 from .parts.options import choice
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's red, green and blue, as is usual for photographs."""
+"""Mean and standard deviation of the red, green and blue channels of ImageNet. They are commonly used for photographs."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Options:
     title: str = "images"
     """Name of the data in tables."""
     classes: int = 1_000
-    """Number of classes, and of their folders; 1,000 for ImageNet."""
+    """Number of classes. Each split must have one folder per class; ImageNet has 1,000."""
     side: int = 224
     """Side in pixels to which each image is scaled."""
     crop: float = 0.875
@@ -48,12 +48,12 @@ class Options:
     patch: int = 16
     """Side of a patch in pixels."""
     valid: float = 0.02
-    """Share of the training images that is used for validation, in the proportions of the classes. It is not used if valid and test
-    have folders."""
+    """Share of the training images that is used for validation, with the same proportions of classes. The option has no effect if
+    there are folders for both validation and test."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("side", 2)):
@@ -117,7 +117,7 @@ class ImageFolder(PatchTask):
 
     @property
     def data_title(self) -> str:
-        """Title of the images, which is the option ``title``."""
+        """Title of the images: the value of the option ``title``."""
         return self.options.title
 
     @property
@@ -136,7 +136,7 @@ class FolderExamples(Examples):
 
     Args:
         files: image files with their classes.
-        at: indices of the files that are examples, in order.
+        at: indices in ``files`` of the files that are examples, in order.
         side: side in pixels to which each image is scaled.
         crop: share of the shorter side that remains after the central crop.
         scale: standardised value of each of the 256 levels of a pixel, for each channel.

@@ -1,4 +1,4 @@
-"""Induction: the last token has occurred before, and the token that followed it there must be predicted."""
+"""Induction: the last token also occurs earlier. Predict the token that followed it at this earlier position."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Options(SyntheticOptions):
     vocabulary: int = 16
     """Number of different symbols; the last token can be any of them."""
     occurrences: int = 1
-    """Number of earlier occurrences of the last token; the label is the token after the latest one."""
+    """Number of earlier occurrences of the last token. The label is the token after the latest of these occurrences."""
     causal: bool = False
     """True for a causal task, in which each position sees only itself and earlier positions."""
 

@@ -33,7 +33,7 @@ _SMALLEST = 4
 """Number of tokens of the shortest list: an operator, two digits, a closing bracket."""
 
 _WORTH_KEEPING = 20_000_000
-"""Number of tokens from which drawn splits are cached, because drawing them is slow."""
+"""Smallest number of tokens in all splits together for which the drawn splits are cached. Drawing so many tokens is slow."""
 
 
 class Files(Enum):
@@ -58,17 +58,19 @@ class Options:
     max_arguments: int = 10
     """Largest number of arguments of a list; the smallest is two."""
     train: int = 10_000
-    """Number of training expressions. With ``files=lra``, they are the first ones of the file."""
+    """Number of training expressions. With ``files=lra``, the first expressions of the file are used."""
     valid: int = 1_000
-    """Number of validation expressions. With ``files=lra``, they are the first ones of the file."""
+    """Number of validation expressions. With ``files=lra``, the first expressions of the file are used."""
     test: int = 2_000
     """Number of test expressions; 2,000 for ``lra``."""
     data_seed: int = 0
     """Seed of generated expressions."""
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena. Depth, arguments and shortest length do not apply to these."""
+    """``generated``, or ``lra`` for the files of Long Range Arena. The options ``shortest``, ``max_depth`` and ``max_arguments`` do
+    not apply to these files."""
     root: str = ""
-    """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``lra_release``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not
+    set."""
 
     def __post_init__(self) -> None:
         self.files = choice("listops.files", self.files, Files)

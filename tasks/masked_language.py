@@ -102,13 +102,13 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens in running text.
 
-    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and also occurs in the visible part
-    of the sequence. All of these occurrences are more than 16 tokens away. Attention can copy such a token; a short convolution
-    cannot. All other masked tokens are called the ``rest``.
+    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and the visible part of the sequence
+    contains it only at positions that are more than 16 tokens away. Attention can copy such a token; a short convolution cannot.
+    All other masked tokens are called the ``rest``.
 
-    Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these, 80 % are replaced by the mask, 10 % by a random
-        token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves of
-        perplexity.
+    Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these tokens, 80 % are replaced by the mask, 10 % by a
+        random token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves
+        of perplexity.
     Differs: masks are drawn once: ``draws`` masks for each training sequence, and one for each sequence of validation and test. A
         text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
         sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random

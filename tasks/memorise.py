@@ -15,7 +15,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BLANK = 1
-"""Id of the blank, at which a value is predicted; keys have all ids from the next one on."""
+"""Token id of the blank, at which a value is predicted. Keys have the ids after it."""
 
 
 @dataclass

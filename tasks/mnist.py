@@ -28,7 +28,8 @@ class Options(PublishedOptions):
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop or timm; no reflections, because a reflected digit is not a digit."""
     root: str = ""
-    """Data folder, with ``mnist`` or torchvision's ``MNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``mnist`` or torchvision's ``MNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
+    this variable is not set."""
 
     def __post_init__(self) -> None:
         require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))

@@ -49,10 +49,10 @@ class Options(SyntheticOptions):
     grid: int = 6
     """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
     marks: int = 1
-    """Number of different marks in a mosaic, from 1 to 8. A different digit follows each."""
+    """Number of different marks in a mosaic, from 1 to 8. There is a different digit to the right of each mark."""
     kinds: int = added_later(CLASSES)
-    """Number of different digits in a mosaic, which are drawn anew for each. A model that knows only which digits occur in a
-    mosaic, but not where, has an accuracy of 1 / ``kinds``."""
+    """Number of different digits in a mosaic. These digits are drawn anew for each mosaic. A model that knows which digits occur in
+    a mosaic, but not where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
     """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
 
@@ -111,8 +111,8 @@ class Mosaic(SyntheticTask):
     A mosaic is a grid of cells, and each cell is one patch. ``marks`` different marks occur in one cell each, with a different
     digit to the right of each. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the
     other cells of the first row are blank instead. Marks are in every other column. Digits are equally frequent, up to a remainder
-    that is drawn independently of the label, so that counts are uninformative. With fewer ``kinds`` of digits, all other digits are
-    absent.
+    that is drawn independently of the label, so that counts are uninformative. If ``kinds`` is less than 10, the other digits do
+    not occur in the mosaic.
 
     With one mark, the task is search: the class token must find the cell after the mark. With several marks, it is recall: the mark
     must also match the first cell. A model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
@@ -132,7 +132,7 @@ class Mosaic(SyntheticTask):
 
     @property
     def data_title(self) -> str:
-        """Title of the images, which are part of scikit-learn."""
+        """Title of the images of digits. They are part of scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> ArrayExamples:

@@ -29,17 +29,17 @@ class Options(SyntheticOptions):
     pairs: int = 16
     """Number of pairs of a key and its value, each queried once; at most a quarter of ``length``."""
     fewest_pairs: int = added_later(0)
-    """Smallest number of pairs in a training or validation example. The number is drawn uniformly from here to ``pairs``; 0 means
-    always ``pairs``."""
+    """Smallest number of pairs in a training or validation example. All numbers from ``fewest_pairs`` to ``pairs`` are equally
+    frequent; 0 means that every example has ``pairs`` pairs."""
     most_pairs: int = added_later(0)
-    """Largest number of pairs in the test. The test has ``fewest_pairs`` pairs, twice as many, and so on, with separate scores; 0
-    means the numbers of training. If the pairs are more than a quarter of ``length``, the sequence has four tokens for each pair.
-    All sequences of the test are filled up to the longest one."""
+    """Largest number of pairs in a test example. Test examples have ``fewest_pairs`` pairs, twice as many, four times as many and
+    so on, and each number of pairs has its own score. 0 means the same numbers of pairs as in training. An example has ``length``
+    tokens, or four tokens for each pair if this is more. All test examples are filled up to the length of the longest one."""
     vocabulary: int = 64
     """Number of different keys and values together, an even number. Half of them are keys."""
     alpha: float = 0.01
-    """Exponent of the distribution of the gap g before a query, which is proportional to g^(alpha - 1); 1 gives a uniform
-    distribution."""
+    """Exponent of the distribution of gaps: the probability of a gap g before a query is proportional to g^(alpha - 1). 1 gives a
+    uniform distribution."""
     fillers: int = 1
     """Number of different filler tokens. None of them is a key or a value."""
     causal: bool = False
@@ -141,21 +141,22 @@ class Options(SyntheticOptions):
     },
 )
 class Mqar(SyntheticTask):
-    """Prediction of the value that a key was paired with, where the key occurs again.
+    """Prediction of the value that a key was paired with. The prediction is made at the place where the key occurs again.
 
     A sequence begins with ``k1 v1 k2 v2 ... kP vP``: P = ``pairs`` different keys, each followed by its value. All values differ.
-    Each key occurs again at one later even position, and the label there is its value. Other positions have no label. The value
-    never follows the query, so looking ahead is useless. A model that only knows which values occur has an accuracy of 1 /
-    ``pairs``.
+    Each key occurs again at one later even position, as a query. The label at this position is the value of the key; other
+    positions have no label. The value never follows the query, so looking ahead is useless. A model that only knows which values
+    occur has an accuracy of 1 / ``pairs``.
 
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
     Differs: the source is causal. Here that is an option, which the presets ``cpu``, ``lra`` and ``profile_decoder`` set, so that
         mechanisms without a causal form can be tested too. (A bidirectional model takes many times longer to learn which neighbour
-        of a key is its value.) The source draws the gap before each query pair by pair. The first pairs tend to be queried first,
-        so the position of a query is informative. Here the same gaps are assigned to the pairs in random order, and the position is
-        not informative. Filler tokens are never keys or values here. In the source they are one blank, or any token, keys included.
-        Classes are only the values here, and all tokens in the source. The vocabulary is smaller by default, because large ones
-        take more training steps. A validation split is drawn here; the source reports the best of four learning rates.
+        of a key is its value.) The source draws the gaps before the queries for one pair after another. There, the first pairs tend
+        to be queried first, so the position of a query is informative. Here the same gaps are assigned to the pairs in random
+        order, and the position is not informative. Filler tokens are never keys or values here. In the source, the filler is one
+        blank, or any tokens, keys included. Classes are only the values here, and all tokens in the source. The vocabulary is
+        smaller by default, because a large vocabulary takes more training steps. A validation split is drawn here; the source
+        reports the best of four learning rates.
     """
 
     options: Options
@@ -169,8 +170,8 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
-        examples, which have as many pairs as training examples. Test examples can have more pairs."""
+        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
+        are the validation examples, which have as many pairs as training examples. Test examples can have more pairs."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 

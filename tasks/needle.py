@@ -20,7 +20,8 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
 PHRASE = 8
-"""Length in tokens of the phrase that repetitive hay repeats: the first ``PHRASE`` tokens of the vocabulary of diverse hay."""
+"""Length in tokens of the phrase that repetitive hay repeats. The phrase is the first ``PHRASE`` of the tokens from which diverse
+hay is drawn."""
 
 
 @dataclass
@@ -30,15 +31,16 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
     needles: int = 4
-    """Number of keys with values, at most a quarter of ``length``. All of them are queried, in another order."""
+    """Number of needles (pairs of a key and a value), at most a quarter of ``length``. All keys are queried, in random order."""
     vocabulary: int = 64
     """Number of different keys and values together, an even number. Half of them are keys."""
     hay: int = 64
     """Number of different tokens of diverse hay. None of them is a key or a value."""
     longer: int = 4
-    """Largest test length divided by ``length``, a power of two. The test has all lengths in between that double the one before."""
+    """Largest test length divided by ``length``, a power of two. Test lengths are ``length``, twice ``length`` and so on, up to
+    ``longer`` times ``length``."""
     causal: bool = added_later(True)
-    """True for a causal task, in which each position sees only itself and earlier positions; otherwise ``longer`` must be 1."""
+    """True for a causal task, in which each position sees only itself and earlier positions. If False, ``longer`` must be 1."""
 
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")
@@ -112,7 +114,7 @@ class Needle(SyntheticTask):
     after the queries.
 
     Source: RULER hides single needles, each a key and a value, in repeated phrases or in essays. Yang et al. 2024, Table 2, compare
-        recurrent mechanisms on them: which one is best depends on the hay.
+        recurrent mechanisms on this task: which mechanism is best depends on the hay.
     Differs: networks are trained from scratch. Tokens are therefore symbols, each sequence has several queries, and the longer
         sequences do not occur in training. Causal presets have networks without position embeddings, because embeddings of later
         positions would be untrained. FLOPs are counted at the longest length.
@@ -130,8 +132,8 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
-        examples, which have the length of training examples. Test examples can be longer."""
+        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
+        are the validation examples, which are as long as training examples. Test examples can be longer."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

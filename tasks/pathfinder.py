@@ -28,7 +28,7 @@ from .parts.stamps import DEGREES, PENS
 
 _VERSION = 1
 _WORTH_KEEPING = 20_000_000
-"""Number of pixels from which drawn splits are cached, because drawing them is slow."""
+"""Smallest number of pixels in all splits together for which the drawn splits are cached. Drawing so many pixels is slow."""
 
 Arrays = Mapping[str, NDArray[np.uint8]]
 
@@ -51,27 +51,28 @@ class Options:
     contour: int = 9
     """Number of dashes of the target path; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
-    """Number of short paths beside the two long ones. Each has a third as many dashes, but at least two. For a contour of 14,
-    published numbers are 5 at sides 32 and 64, 8 at 128, and 7 at 256."""
+    """Number of short paths beside the two long ones. A short path has a third as many dashes, but at least two. With
+    ``contour=14``, the published numbers of short paths are 5 at sides 32 and 64, 8 at side 128, and 7 at side 256."""
     turn: int = 45
     """Largest turn between consecutive dashes in degrees; a multiple of five."""
     contrast: float = 1.0
     """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Number of training images. With ``files=lra``, they are the first ones of the training split, which has eight tenths of the
-    images."""
+    """Number of training images. With ``files=lra``, the first images of the training split are used; this split has eight tenths
+    of all images."""
     valid: int = 200
-    """Number of validation images. With ``files=lra``, they are the first ones of the validation split, which has one tenth of the
-    images."""
+    """Number of validation images. With ``files=lra``, the first images of the validation split are used; this split has one tenth
+    of all images."""
     test: int = 400
     """Number of generated test images. It is ignored with ``files=lra``, whose test split is always one tenth of the images."""
     data_seed: int = 0
     """Seed of the images, or of the division of ``lra`` into splits."""
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena. The options distractors, turn and contrast do not apply to
-    these."""
+    """``generated``, or ``lra`` for the files of Long Range Arena. The options ``distractors``, ``turn`` and ``contrast`` do not
+    apply to these files."""
     root: str = ""
-    """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``lra_release``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not
+    set."""
 
     def __post_init__(self) -> None:
         self.files = choice("pathfinder.files", self.files, Files)
@@ -149,16 +150,16 @@ class Pathfinder(Task):
     Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
         dots and distractors are those that the code of Long Range Arena uses for each size of an image.
     Differs: the source puts dots on ends without regard to the label. The two ends of one path point towards each other and have
-        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a
-        positive and a negative. The images of a pair have equal distances of the dots, equal nearness to the border, and equal
-        directions in which paths leave the dots. Little of this cue remains; most remains at side 16. Dashes of one path are
+        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a positive
+        and a negative image. In both images of a pair, the dots have the same distance from each other and from the border, and the
+        paths leave the dots in the same directions. Little of this cue remains; most remains at side 16. Dashes of one path are
         nearer to each other than to any other path by at least a pixel, so labels are unambiguous. In the source, the smallest
         distance is the same within a path and between paths. Paths grow in both directions from their middle, anywhere in the
-        image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges,
-        from counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new.
-        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one valid and one test, as in
-        Long Range Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left
-        out of the earlier one.
+        image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
+        counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new. The
+        published files (``files=lra``) have no splits. They are divided into eight tenths train, one valid and one test, as in Long
+        Range Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left out of
+        the earlier one.
     """
 
     options: Options

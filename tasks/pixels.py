@@ -27,11 +27,11 @@ class Options:
     side: int = 32
     """Side in pixels: 32 as published, or 16 or 8, with means over squares, for quick runs."""
     train: int = 0
-    """Number of training images, the first ones; 0 for all except those for validation."""
+    """Number of training images. The first images are used; 0 means all except the validation images."""
     valid: int = 5_000
-    """Number of validation images, cut from the published training split in the proportions of the classes."""
+    """Number of validation images, cut from the published training split with the same proportions of classes."""
     root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
     def __post_init__(self) -> None:
         if self.side not in (8, 16, 32):

@@ -30,16 +30,16 @@ LEAST = 100
 """Length in characters of the shortest post that is used; shorter ones have no recognisable topic."""
 
 VALID_SHARE = 10
-"""Number of training posts of which one is held out for validation pairs."""
+"""One training post in ``VALID_SHARE`` is held out for validation pairs."""
 
 
 class Files(Enum):
     """Source of the pairs of documents."""
 
     newsgroups = "newsgroups"
-    """Posts of one newsgroup or of two, a substitute for AAN."""
+    """Pairs of posts of one newsgroup or of two newsgroups, a substitute for AAN."""
     aan = "aan"
-    """Papers, one citing the other or not, from the files of Long Range Arena."""
+    """Pairs of papers, of which one cites the other or not, from the files of Long Range Arena."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Options:
     length: int = 512
     """Number of bytes that are read of each document, from its beginning; 4,000 in Long Range Arena."""
     train: int = 20_000
-    """Number of training pairs to draw. With ``files=aan``, they are the first ones of the file, and 0 means all."""
+    """Number of training pairs to draw. With ``files=aan``, the first pairs of the file are used, and 0 means all."""
     valid: int = 2_000
     """Number of validation pairs to draw; unused for ``aan``."""
     test: int = 4_000
@@ -59,7 +59,8 @@ class Options:
     data_seed: int = 0
     """Seed of the pairs; unused for ``aan``."""
     root: str = ""
-    """Data folder, with ``20news`` or ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``20news`` or ``lra_release``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable
+    is not set."""
 
     def __post_init__(self) -> None:
         self.files = choice("retrieval.files", self.files, Files)
@@ -114,14 +115,14 @@ class Retrieval(Task):
     """Classification of pairs of documents as related or not.
 
     Source: Long Range Arena uses pairs of papers of the ACL Anthology Network (AAN), 4,000 bytes of each.
-    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, which results name:
-        posts of 20 Newsgroups, of the same group or of two groups, equally many of each. Only the author's own text of a post is
-        used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer than 100 characters are
-        left out. Nine tenths of the published training posts form the pairs of train, one tenth those of valid, and the published
-        test posts those of test. No post, cut to ``length``, is in two splits. Both classes draw their first post in the same way.
-        The second post comes from the same group or from all other groups, so that a single post is hardly informative. With
-        ``files=aan``, the three published splits are used. Pairs of train and valid that also occur in a later split, in either
-        order, are left out. A paper may be in many pairs.
+    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and results name it.
+        Pairs are posts of 20 Newsgroups. Half of the pairs are from one group, and half are from two groups. Only the author's own
+        text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer than
+        100 characters are left out. Nine tenths of the published training posts form the pairs of train, one tenth those of valid,
+        and the published test posts those of test. No post, cut to ``length``, is in two splits. The first post of a pair is drawn
+        in the same way for both classes. The second post comes from the same group or from all other groups, so a single post is
+        hardly informative about the class. With ``files=aan``, the three published splits are used. Pairs of train and valid that
+        also occur in a later split, in either order, are left out. A paper may be in many pairs.
     """
 
     options: Options
@@ -140,8 +141,8 @@ class Retrieval(Task):
         """Return the pairs of documents of a split.
 
         Raises:
-            FileNotFoundError: the documents are missing; the message states which files are needed.
-            ValueError: a file is damaged or incomplete, or there are fewer pairs than required.
+            FileNotFoundError: files with the documents are missing; the message states which files are needed.
+            ValueError: a file is damaged or incomplete, or the documents make fewer pairs than required.
         """
         o = self.options
         return _splits(data_root(o.root), o.files, o.length, (o.train, o.valid, o.test), o.data_seed)[SPLITS.index(split)]

@@ -19,7 +19,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 MARK = 1
 ASK = 2
 FIRST_DIGIT = 3
-"""Token ids; digits have all ids from ``FIRST_DIGIT`` on."""
+"""Token ids of the mark, the query and the first digit. The other digits have the ids after ``FIRST_DIGIT``."""
 
 
 class Kind(Enum):
@@ -43,7 +43,8 @@ class Options(SyntheticOptions):
     length: int = 64
     """Length in tokens, including marks and the query, which is the last token."""
     marked: int = 5
-    """Number of marked digits; ``marked * (modulus + 1)`` is less than ``length``, so that all digits can be equally frequent."""
+    """Number of marked digits. ``marked * (modulus + 1)`` must be less than ``length``, so that all digits can be equally
+    frequent."""
     modulus: int = 4
     """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority
@@ -107,9 +108,10 @@ class Options(SyntheticOptions):
 class Selective(SyntheticTask):
     """Prediction of the sum or the majority of those digits that follow a mark.
 
-    The marked digits are drawn first, uniformly. With ``unmarked=balanced``, the other digits make all digits equally frequent over
-    the whole sequence, in random order. A remainder is drawn independently of the label. The last token is the query, and the label
-    is at its position. A class token before all others could not see them in causal form.
+    The marked digits are drawn first, uniformly. With ``unmarked=balanced``, the other digits are chosen so that all digits are
+    equally frequent over the whole sequence. If the number of tokens leaves a remainder, it is drawn independently of the label.
+    The last token is the query, and the label is at its position. In a causal task, a class token at the start could not see the
+    other tokens.
 
     Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
         selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits on which efficient attentions

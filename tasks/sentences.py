@@ -36,15 +36,16 @@ class Options:
     tokens: Tokens = Tokens.bytes
     """``bytes``, ``wordpiece`` or ``bpe`` learned from the training split, or ``file``."""
     vocabulary: int = 0
-    """Largest vocabulary, with three special ids; 0 for 259 (bytes), 8,192 (learned) or 65,536 (file)."""
+    """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
+    65,536 for ``file``."""
     train: int = 0
-    """Number of training examples, taken from the first ones; 0 for all except those for validation."""
+    """Number of training examples. The first examples are used; 0 means all except the validation examples."""
     valid: int = 0
-    """Number of validation examples, cut from the training split; 0 means a tenth, at most 5,000."""
+    """Number of validation examples, cut from the training split. 0 means a tenth of the training examples, but at most 5,000."""
     tokenizer: str = ""
-    """Path of a ``tokenizer.json`` or its folder, for ``tokens=file``."""
+    """Path of a ``tokenizer.json`` or of its folder, only for ``tokens=file``."""
     root: str = ""
-    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
     owner: ClassVar[str] = "sentences"
 
@@ -103,7 +104,7 @@ class Sentences(Task):
         split of IMDB. The models were pretrained on books and an encyclopedia and then trained on each data set.
     Differs: networks are trained from scratch. The labels of GLUE's test splits are hidden. The published development split is
         therefore the test split here, complete, and validation is cut from the training split. Training examples that also occur in
-        the test split are left out, and so are duplicates. Examples are equal if their tokens are. Learned tokenisers use the
+        the test split are left out, and so are duplicates. Examples are equal if their tokens are equal. Learned tokenisers use the
         training split only.
     """
 
@@ -130,7 +131,7 @@ class Sentences(Task):
 
         Raises:
             FileNotFoundError: the data or the tokeniser's file are missing; the message states which files are needed.
-            ImportError: tokens are not bytes, and the library is not installed.
+            ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """
         o = self.options
@@ -142,7 +143,7 @@ class Sentences(Task):
         duplicates here.
 
         Raises:
-            FileNotFoundError: the data are missing; the message states which files are needed.
+            FileNotFoundError: files of the data set are missing; the message states which files are needed.
             ValueError: a file is damaged or incomplete.
         """
         rows = divided(self.source.load(data_root(self.options.root)), self.options.valid)[split]
@@ -224,9 +225,10 @@ class QnliFiles(Enum):
     """Splits of QNLI that are available."""
 
     published = "published"
-    """Splits train and dev; dev is the test split."""
+    """The published splits train and dev. Here, dev is the test split."""
     dev = "dev"
-    """Only the split dev, which is divided here. This is not an official division, so scores cannot be compared with others."""
+    """Only the published split dev, which is divided into train, valid and test here. This division is not official, so scores
+    cannot be compared with published scores."""
 
 
 @dataclass

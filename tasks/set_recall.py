@@ -25,11 +25,11 @@ class Options(SyntheticOptions):
     length: int = 32
     """Length in frames, including the last one, which is the query."""
     classes: int = 12
-    """Number of classes; a frame can hold any of them, several, or none."""
+    """Number of classes. A frame can hold none, one or several of them."""
     rare: int = 4
     """Inverse of the probability that a frame holds a given class."""
     key: int = 8
-    """Number of channels of a key, each -1 or 1."""
+    """Number of channels of a key. Each channel is -1 or 1."""
     causal: bool = False
     """True for a causal task, in which each position sees only itself and earlier positions."""
 

@@ -44,12 +44,12 @@ class Options(SyntheticOptions):
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
-    """True to draw only exchanges of two things and the identity. Their products are all elements of the group."""
+    """True to draw only the identity and exchanges of two things. Products of these elements can be any element of the group."""
     length: int = 32
     """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Length of a test word in group elements. The first ``length`` positions, the next ``length``, twice as many after them, and
-    so on, have separate scores."""
+    """Length of a test word in group elements. Parts of the test positions have separate scores: up to ``length``, from there to 2
+    × ``length``, from there to 4 × ``length``, and so on."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
@@ -101,10 +101,10 @@ class Options(SyntheticOptions):
 class StateWords(SyntheticTask):
     """Prediction of the product of all permutations so far. The product is the state of an automaton that every element can change.
 
-    A sequence of group elements is called a word. Some mechanisms with a fixed number of layers cannot represent the state, so they
-    track it over short words only. These are softmax and linear attention and, for parity, recurrences whose transitions have no
-    negative eigenvalues. A network is trained on words of ``length`` elements and tested on longer ones. Scores are recorded by
-    position.
+    A sequence of group elements is called a word. With a fixed number of layers, some mechanisms cannot represent the state, so
+    they track it over short words only. Softmax and linear attention are such mechanisms. For parity, so are recurrences whose
+    transitions have no negative eigenvalues. A network is trained on words of ``length`` elements and tested on longer ones. Scores
+    are recorded by position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. The authors use width 128, and 2 layers for parity.
         They train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
@@ -125,13 +125,13 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Words that say, in reports, on which examples a run that trains until a criterion is stopped. They are the validation
-        examples, which have the length of training examples. Test examples can be longer."""
+        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
+        are the validation examples, which are as long as training examples. Test examples can be longer."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return masks of parts of the test positions: up to ``length``, from there to twice ``length``, from there to four times,
-        and so on."""
+        """Return masks of parts of the test positions: up to ``length``, from there to 2 × ``length``, from there to 4 ×
+        ``length``, and so on. Only the test split has masks."""
         o = self.options
         ends = [0, *(o.length << step for step in range((o.test_length // o.length).bit_length()))]
         if ends[-1] < o.test_length:

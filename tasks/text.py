@@ -28,11 +28,12 @@ class Options:
     length: int = 1_024
     """Number of bytes that are read of a review, from its beginning; 1,000 to 4,000 in Long Range Arena."""
     train: int = 0
-    """Number of training reviews, the first ones; 0 for all except those for validation."""
+    """Number of training reviews. The first reviews are used; 0 means all except the validation reviews."""
     valid: int = 2_500
     """Number of validation reviews, cut from the published training split."""
     root: str = ""
-    """Data folder, with ``imdb`` or ``aclImdb``; empty for $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, which contains ``imdb`` or ``aclImdb``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is
+    not set."""
 
     def __post_init__(self) -> None:
         require_range("text.length", self.length, 16, 16_384, "counts bytes")
@@ -87,10 +88,10 @@ class Text(Task):
     """Classification of film reviews by sentiment, as positive or negative.
 
     Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative, cut to ``length`` bytes.
-    Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Training
-        reviews that, cut to ``length``, also occur in the test split are left out, and so are duplicates; at 1,024 bytes, 24,778
-        remain. Here as in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The published
-        table reports the best of four lengths; here the length is an option that is set before training.
+    Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Reviews are cut
+        to ``length``. Training reviews that then also occur in the test split are left out, and so are duplicates; at 1,024 bytes,
+        24,778 remain. Here as in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The
+        published table reports the best of four lengths; here the length is an option that is set before training.
     """
 
     options: Options
@@ -104,8 +105,9 @@ class Text(Task):
         """Return the reviews of a split, as tokens.
 
         Raises:
-            FileNotFoundError: the reviews are missing; the message states which files are needed.
-            ValueError: a file is damaged, or reviews are missing.
+            FileNotFoundError: files with the reviews do not exist; the message states which files are needed.
+            ValueError: a file is damaged, a split does not have the published number of reviews, or fewer than ``train`` training
+                reviews are left.
         """
         o = self.options
         return _splits(data_root(o.root), o.length, o.valid, o.train)[SPLITS.index(split)]

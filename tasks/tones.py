@@ -20,7 +20,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Number of levels between 0 and 1: levels are multiples of 1 / ``STEPS``, which are equal on every machine."""
+"""Number of steps from 0 to 1. Levels are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
 SHORTEST, LONGEST = 2, 4
 """Smallest and largest number of frames of a tone."""
 PAUSE = 2
@@ -36,9 +36,9 @@ class Options(SyntheticOptions):
     fewest: int = 4
     """Smallest number of double tones before the question."""
     low: int = 16
-    """Number of bands of low tones, which are the keys; each occurs at most once in an example."""
+    """Number of bands of low tones. The low tones are the keys; each occurs at most once before the question."""
     high: int = 8
-    """Number of bands of high tones, which are the classes."""
+    """Number of bands of high tones. The high tones are the classes."""
     noise: float = 0.25
     """Largest level of the noise in each band; tones have levels from 0.5 to 1."""
     causal: bool = False
