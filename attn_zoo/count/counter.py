@@ -57,7 +57,7 @@ class Tally:
     flops: int
     backward_flops: int
     kept_bytes: int
-    """Bytes that the graph keeps between the two passes; each storage counts once and in full."""
+    """Bytes that autograd saves between the two passes. Each storage counts once and in full."""
 
 
 def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
@@ -79,10 +79,11 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Return a context in which a module that was built on the ``meta`` device runs the same operators as on a CPU. Still, no
-    number is computed.
+    """Return a context in which a module that was built on the ``meta`` device runs the same operators as on a CPU. No numbers are
+    computed.
 
-    This matters for fused attention: outside this context, PyTorch does not fuse it on ``meta`` and allocates all its weights.
+    This matters for fused attention. Outside this context, PyTorch does not fuse attention on ``meta``, and allocates the whole
+    matrix of attention weights.
     After the context, the module must not be used.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
@@ -108,8 +109,8 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Return a context that records the tensors which autograd saves for the backward pass. It yields a function that returns those
-    that are still saved."""
+    """Return a context that records the tensors which autograd saves for the backward pass. It yields a function that returns the
+    tensors which are still saved."""
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:

@@ -15,8 +15,8 @@ def layer_cost(layer: MultiHeadAttention) -> Cost:
     the gradient with respect to the input tokens. Bytes of activations are not included.
 
     The FLOPs of the mechanism come from the formula on its card (the description of the mechanism, with its capabilities and
-    costs). If the layer compresses keys and values to fewer positions before it projects them, its projections cost less;
-    ``layer.order`` says so. State bytes are those of the recurrent state of the mechanism and of the short convolution.
+    costs). If the layer compresses keys and values to fewer positions before it projects them (see ``layer.order``), the
+    projections cost less. State bytes are those of the recurrent states of the mechanism and of the short convolution.
     """
     return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
@@ -33,8 +33,8 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def latent_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of mapping the tokens of a layer to its latents (narrow vectors from which keys and values are made) and of
-    normalising them. The weights of the norm count as parameters. The cost is 0 if the layer has no latents."""
+    """Return the cost of mapping the tokens of a layer to latents (narrow vectors from which keys and values are made) and of
+    normalising the latents. The weights of the norm count as parameters. The cost is 0 if the layer has no latents."""
     g = layer.mechanism.geometry
     flops = 2 * g.keys * layer.context_dim * g.latent_dim
     return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
@@ -84,8 +84,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. ``layer_cost`` says
-    what is included."""
+    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. The cost includes
+    the same items as ``layer_cost``."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(

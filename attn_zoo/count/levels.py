@@ -70,7 +70,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
         level: one of ``LEVELS``.
 
     Raises:
-        UnknownNameError: no such attention, option or implementation.
+        UnknownNameError: there is no mechanism, option or implementation of this name.
         UnsupportedError: the request is outside the capabilities of the mechanism, or its options or implementation do not
             support these sizes.
         ValueError: an option breaks its rule.

@@ -50,7 +50,7 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
     """Return the warnings of a mechanism about these options, and one more if its matrix products cost more than those of softmax.
-    ``entry`` is the card (description) of the mechanism, with whose name each warning begins."""
+    ``entry`` is the card (description) of the mechanism. Each warning begins with the name of the mechanism."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops

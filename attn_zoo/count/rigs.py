@@ -71,9 +71,9 @@ class Rig:
     with a step of an optimiser."""
 
     build: Callable[[int], nn.Module]
-    """Picklable function from a length to the module."""
+    """Picklable function that takes a length and returns the module."""
     inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
-    """Picklable function from batch, length and dtype to the module's arguments."""
+    """Picklable function that takes batch, length and dtype, and returns the arguments of the module."""
     optimiser: bool
 
 
@@ -83,7 +83,8 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
     Args:
         name: one of ``LEVELS``.
-        task: task whose model is built for the name ``model``. Its inputs must be sequences, and its length is replaced.
+        task: task whose model is built for the name ``model``. Its inputs must be sequences. Its length is replaced by the measured
+            length.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
@@ -96,8 +97,8 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class BareMechanism(nn.Module):
-    """Module that contains a mechanism and nothing else. Its positional arguments are those of the queries, keys and values that
-    the mechanism uses, followed by the additional inputs (streams)."""
+    """Module that contains a mechanism and nothing else. Its positional arguments are queries, keys and values, if the mechanism
+    uses them, and then the additional inputs (streams)."""
 
     def __init__(self, mechanism: Attention) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype:
 
 
 class ModelWithLoss(nn.Module):
-    """Model that returns scores in evaluation mode and the mean loss of its labels in training mode."""
+    """Model of a task that returns scores in evaluation mode, and the mean loss in training mode."""
 
     def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
         level: name of the preset; None means the first one.
 
     Raises:
-        UnknownNameError: no such task or level.
+        UnknownNameError: there is no task or preset of this name.
         ValueError: the task reads images.
     """
     entry = task_card(task)

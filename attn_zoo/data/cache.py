@@ -18,7 +18,7 @@ from attn_zoo.data.files import replacing
 Arrays = dict[str, NDArray[Any]]
 
 VARIABLE = "ATTN_ZOO_CACHE"
-"""Environment variable of the cache: a folder, or ``off``."""
+"""Environment variable that names the folder of the cache. The value ``off`` turns the cache off."""
 
 
 def cache_folder() -> Path | None:
@@ -39,7 +39,7 @@ def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> 
     be written, the arrays are computed each time.
 
     Args:
-        name: prefix of the name of the file.
+        name: prefix of the name of the file in the cache.
         recipe: everything that the arrays depend on, as plain data: version, options, digests of source files.
         make: function that computes the arrays.
     """

@@ -19,8 +19,8 @@ from attn_zoo.contract import DamagedDataError
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Return a context that replaces errors of reading by ``DamagedDataError``. The message names the file and what it should
-    contain (``what``).
+    """Return a context in which errors of reading a file are replaced by ``DamagedDataError``. The message names the file and what
+    it should contain (``what``).
 
     Raises:
         DamagedDataError: decompression, decoding or parsing failed.
@@ -60,8 +60,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Return a context with a new file that is open for writing. It replaces the file at ``path`` if the context ends without an
-    error.
+    """Return a context with a new file that is open for writing. The new file replaces the file at ``path`` if the context ends
+    without an error.
 
     Raises:
         OSError: the file cannot be written.

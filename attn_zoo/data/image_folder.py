@@ -1,4 +1,4 @@
-"""Reading of images in folders: one folder per split, which contains one folder of images per class."""
+"""Reading of images in folders. There is one folder per split, and it contains one folder of images per class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 """Suffixes of image files; files with other suffixes are ignored."""
 
 PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
-"""Possible folder names of each split."""
+"""Possible names of the folder of each split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

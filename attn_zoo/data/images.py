@@ -136,13 +136,13 @@ def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
-    """Return the images and labels in the files of CIFAR's binary version. For each image, a file has its labels, one byte each,
-    and then its pixels by channel.
+    """Return the images and labels in the files of CIFAR's binary version. For each image, a file has the labels of the image, one
+    byte each, and then the pixels of one channel after another.
 
     Args:
         train: files of the training split, in order, with equal numbers of images.
         test: file of the test split.
-        label_bytes: number of label bytes; the last is the class (in CIFAR-100 the first is the superclass).
+        label_bytes: number of label bytes per image. The last one is the class; in CIFAR-100, the first one is the superclass.
 
     Raises:
         DamagedDataError: a file has a wrong size, or holds a label out of range.
@@ -216,8 +216,8 @@ def _images(
 
 @contextmanager
 def unpacking(path: Path, what: str) -> Iterator[None]:
-    """Return a context that replaces errors of reading by ``DamagedDataError``. Unlike ``reading``, it also replaces the errors of
-    damaged zip files and images.
+    """Return a context in which errors of reading a file are replaced by ``DamagedDataError``. Unlike ``reading``, it also replaces
+    the errors of damaged zip files and images.
 
     Raises:
         DamagedDataError: decompression or decoding failed.

@@ -12,7 +12,7 @@ from attn_zoo.data.files import open_text
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a file of JSON lines. Each must have at least the ``fields``.
+    """Yield the objects in a file of JSON lines. Each object must have all ``fields``, and may have more.
 
     Raises:
         DamagedDataError: a line is not an object, or lacks a field; the message names the line.

@@ -23,7 +23,7 @@ Parts = dict[str, list[LabelledText]]
 """Rows of each split, such as train and test."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Surrogate characters, which JSON may contain and UTF-8 may not."""
+"""Pattern of surrogate characters. JSON may contain them, but UTF-8 may not."""
 
 
 def read_labelled_jsonl(
@@ -84,7 +84,7 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
     """Yield one example per ``.txt`` file of a folder, in the order of the file names. All examples have the class ``label``.
 
     Raises:
-        DamagedDataError: the folder has no such file, or one is not UTF-8.
+        DamagedDataError: the folder has no ``.txt`` file, or one of these files is not UTF-8.
     """
     paths = sorted(folder.glob("*.txt"))
     if not paths:
@@ -95,7 +95,7 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
 
 
 def require_count(where: object, rows: Iterable[LabelledText], count: int) -> list[LabelledText]:
-    """Return the examples of a split as a list. There must be as many as were published (``count``).
+    """Return the examples of a split as a list. Their number must be the published one (``count``).
 
     Args:
         where: file or folder of the examples, for the message.

@@ -96,8 +96,8 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """Return the network of ``build_model``, built with this seed. Weights that it has in common with the softmax network of the
-    same seed are copied from there.
+    """Return the network that ``build_model`` builds with this seed. A softmax network is built with the same seed, and all weights
+    that both networks have are copied from it.
 
     All configurations that are compared therefore start from the same weights, apart from the weights that only one mechanism has.
     """
@@ -111,9 +111,9 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
 
 
 def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
-    """Return a classifier of tokens around the encoder of ``model``, for pre-training. Both models then train the same encoder.
+    """Return a classifier of tokens for pre-training. It shares the encoder of ``model``, so pre-training changes ``model`` too.
 
-    Its head is new and predicts the tokens of the inputs.
+    The classifier has a new head, which predicts the tokens of the inputs.
 
     Raises:
         UnsupportedError: the inputs of the task are frames or patches, or the task labels positions.
@@ -130,9 +130,10 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy parameters of ``reference`` to ``model``: all those whose name and shape occur in both models.
+    """Copy parameters and buffers of ``reference`` to ``model``: all those with the same name and shape in both models.
 
-    Extra projections of a mechanism (``streams``) become copies of the projections from which they start.
+    A mechanism can have extra projections (``streams``). Each becomes a copy of one of the projections to queries, keys or values,
+    which its card names.
     """
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():

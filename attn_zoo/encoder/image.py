@@ -20,8 +20,9 @@ class ImageClassifier(nn.Module):
 
     Args:
         inputs: size of the images and of the patches.
-        backbone: timm's name of a VisionTransformer whose architecture is used. Empty means the plain one.
-        shared_weights: if True, one block replaces all blocks, and is applied as often as there would be blocks.
+        backbone: timm's name of a VisionTransformer whose architecture is used. An empty string means timm's plain
+            VisionTransformer.
+        shared_weights: if True, one block is applied several times in place of all blocks, as many times as there would be blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         output_gate: argument of ``MultiHeadAttention``, in every block.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the blocks use in turn.
@@ -29,7 +30,7 @@ class ImageClassifier(nn.Module):
             ``attn_zoo.rows``.
 
     Raises:
-        ValueError: the pattern of a hybrid is longer than there are blocks with separate weights.
+        ValueError: a hybrid names more mechanisms than there are blocks with separate weights.
         UnsupportedError: ``backbone`` is not a VisionTransformer of timm, or its attention cannot be replaced.
     """
 

@@ -14,4 +14,5 @@ LOSSES: Mapping[Problem, Callable[[Tensor, Tensor], Tensor]] = {
     "multi_label": F.binary_cross_entropy_with_logits,
     "regression": F.mse_loss,
 }
-"""Loss function for each kind of problem. It returns the mean loss of outputs (answers, classes), given their labels."""
+"""Loss function for each kind of problem. It takes outputs of shape (answers, classes) and their labels, and returns the mean
+loss."""

@@ -33,8 +33,8 @@ class Block(nn.Module):
         key_valid: Bool[Tensor, "batch length"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Return the tokens after this block. If ``remembered`` is given, it is used in place of the block's own keys and values
-        and of ``key_valid``.
+        """Return the tokens after this block. ``key_valid`` is True for real tokens. If ``remembered`` (the result of ``remember``)
+        is given, it replaces ``key_valid`` and the block's own keys and values.
         """
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
@@ -62,8 +62,8 @@ class TokenEncoder(nn.Module):
         length: number of positions of the longest sequence, without the class token.
         class_token: if True, a learned token is put in front.
         causal: if True, position i attends to positions up to i only.
-        shared_weights: if True, one block is applied ``depth`` times. An option with one value per layer must then have one
-            value.
+        shared_weights: if True, one block is applied ``depth`` times. An option that has one value per layer must then have a
+            single value.
         reuse_keys: if True, all applications use the keys and values of the first one. The others then project queries only.
         short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
@@ -72,8 +72,8 @@ class TokenEncoder(nn.Module):
             ``attn_zoo.rows``.
 
     Raises:
-        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or the pattern of a hybrid
-            is longer than there are layers with separate weights.
+        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or a hybrid names more
+            mechanisms than there are layers with separate weights.
         UnsupportedError: ``reuse_keys`` is set, but queries and keys of the mechanism share one projection.
     """
 
@@ -147,7 +147,7 @@ class TokenEncoder(nn.Module):
         vector is first.
 
         Args:
-            tokens: ids or frames, padded with 0 up to any length for which the model was built.
+            tokens: ids or frames, at most ``length`` per sequence. Shorter sequences of a batch are padded with 0.
             valid: True for a real token or frame; None means that all are real.
 
         Raises:

@@ -16,8 +16,8 @@ _HEADER = "attn_zoo_weights"
 
 
 def save_weights(model: nn.Module, file: Path, facts: Mapping[str, Any]) -> None:
-    """Write the weights and buffers of a network to ``file``, with plain data about it in ``facts``. An existing file is replaced
-    as a whole.
+    """Write the weights and buffers of a network to ``file``, together with ``facts`` (plain data about the network). An existing
+    file is replaced as a whole.
 
     Raises:
         OSError: the file cannot be written.
