@@ -1,4 +1,4 @@
-"""Table of the runs and core hours that a command will need, before anything starts: the flag ``--plan``."""
+"""The flag ``--plan``: print a table of the runs and core hours that a command would need, without starting a run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     """Return a table of the runs that have no record yet and of the core hours that they need. It has one line per task and
     mechanism, and the sum over all lines.
 
-    The time of a training step is that of earlier records (see ``step_seconds``). A run with a time limit, ``budget.seconds``,
-    takes this time. An example in validation counts as a third of an example in training. Runs are assumed to take their maximum
-    number of steps. The times are those of the machines on which the records were made.
+    The time of a training step is taken from earlier records (see ``step_seconds``), whatever machine they were made on. An example
+    in validation counts as a third of an example in training. A run with ``budget.seconds`` is assumed to train for this time, and
+    any other run for its maximum number of steps.
 
     Args:
         planned: plans of runs or of searches. A search is followed by runs with its best settings.

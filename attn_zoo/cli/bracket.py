@@ -15,13 +15,15 @@ from typing import NamedTuple
 from attn_zoo.records.criterion import VALIDATIONS
 
 LOWER, UPPER = 0.0001, 0.1
-"""Rates that are tried if the lowest or the highest of a search's rates is the best; nothing beyond them is tried."""
+"""Learning rate that is tried next if the best rate so far is the lowest (``LOWER``) or the highest (``UPPER``). No rate beyond
+these two is tried."""
 RUNGS = (8, 2, 1)
-"""Divisors of the cap: the steps of a trial on each rung."""
+"""A trial on each rung has the maximum number of steps divided by one of these numbers."""
 HOPELESS = 0.1
-"""On the first rung, a rate ends if its score is so much below the best of the rung, as a share of the ceiling."""
+"""A rate that never reached 90 % of the ceiling is given up if its score is lower than the best on the same rung by more than this.
+Scores are shares of the ceiling."""
 FINALISTS = 2
-"""Rates that go on from the second rung, and that have a second seed."""
+"""Number of best rates that go on from the second rung to the last, and number of best rates that get a second seed."""
 
 
 class Trial(NamedTuple):
@@ -29,7 +31,7 @@ class Trial(NamedTuple):
 
     rate: float
     steps: int
-    """Maximum number of training steps, which is that of a rung."""
+    """Maximum number of training steps: one of the numbers that ``rungs`` returns."""
     second: bool = False
     """True if the trial has the second seed."""
 
@@ -42,7 +44,7 @@ class Result(NamedTuple):
     succeeded: bool = False
     """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf
-    """Number of steps until the score was 90 % of the ceiling; infinite if it never was."""
+    """Number of steps until the score was 90 % of the ceiling; infinite if the score was never so high."""
 
 
 Results = Mapping[Trial, Result]
@@ -93,11 +95,17 @@ def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
 def ranking(results: Results, cap: int) -> list[float]:
     """Return all learning rates that were tried, the best first.
 
-    Rates with a failed trial come last. Rates that reached the task's target score come first, then rates whose score reached 90 %
-    of the best possible score (the ceiling) in fewer steps, then rates with a higher score. If two numbers of steps differ by at
-    most the number of steps between validations, they count as equal, and the lower rate comes first because it is safer. Of rates
-    that never reached 90 %, those that ran for more steps come first. If several rates have a trial with a second seed, these rates
-    are ordered among themselves by both seeds: their successes are added, and their steps and scores are averaged.
+    Rates are compared by these rules, of which the first that distinguishes two rates decides:
+
+    - a rate with a failed trial comes after all others;
+    - a rate that reached the task's target score comes before one that did not;
+    - a rate whose score reached 90 % of the best possible score (the ceiling) in fewer steps comes first. If the numbers of steps
+      differ by at most the steps between two validations, the lower rate comes first, because it is safer;
+    - of rates that never reached 90 %, the one that ran for more steps comes first;
+    - a rate with a higher score comes first.
+
+    If several rates have a trial with a second seed, these rates are ordered among themselves by both seeds: their successes are
+    added, and their steps and scores are averaged.
 
     Args:
         cap: maximum number of training steps of a trial.

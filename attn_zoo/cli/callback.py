@@ -22,14 +22,17 @@ class Callback(Progress, Protocol):
 
 
 MakeCallback = Callable[[RunSpec, str], Callback]
-"""Class or function that takes the spec of a run and its id."""
+"""Class or function that takes the spec and the id of a run, and returns a callback."""
 
 
 def load_callback(name: str) -> MakeCallback:
-    """Return the class, or the function that makes a callback, that ``name`` gives in the form ``FILE.py:NAME``.
+    """Return a callback's class, or the function that makes the callback, from a file.
+
+    Args:
+        name: path of the file and name of the class or function, in the form ``FILE.py:NAME``.
 
     Raises:
-        ValueError: the word has another form, the file cannot be imported, or it has no such class.
+        ValueError: ``name`` has another form, the file cannot be imported, or the file has no such class or function.
         FileNotFoundError: the file does not exist.
     """
     file, _, attribute = name.rpartition(":")

@@ -25,13 +25,13 @@ _OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
 
 
 class Composed(NamedTuple):
-    """Config of an experiment and its launcher. If the experiment defines several runs, ``swept`` has the keys and their values."""
+    """Config of an experiment and its launcher."""
 
     config: DictConfig
     several: bool
-    """True for a sweep, also without ``-m``."""
+    """True if the experiment itself defines several runs, so that the word ``-m`` is not needed."""
     swept: tuple[str, ...]
-    """Words of its sweep."""
+    """Words ``KEY=VALUE,...`` for the keys that have several values in the experiment."""
 
 
 def compose(given: Iterable[Word]) -> Composed:

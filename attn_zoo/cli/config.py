@@ -66,7 +66,7 @@ class TuningConfig:
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
     """Values to search, by key. A key on the command line takes precedence."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Values of the hyperparameters to try for each mechanism, by its name."""
+    """Hyperparameters of each mechanism and the values to try for them, by the name of the mechanism."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
     """Mechanisms that ``attn-zoo tune`` searches by default."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
@@ -111,7 +111,7 @@ class Settings:
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
     callback: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Class in a user's file that is told about each run, such as an experiment tracker, written FILE.py:NAME."""
+    """Callback of each run, such as an experiment tracker: a class in a user's file, in the form FILE.py:NAME."""
 
 
 @dataclass
@@ -121,11 +121,11 @@ class RunConfig(Settings):
     attention: Any = None
     task: Any = None
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Options of mechanisms by the name of the mechanism, for a sweep over several. attention.OPTION takes precedence."""
+    """Options by the name of the mechanism, for runs of several mechanisms. The key ``attention.OPTION`` takes precedence."""
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Preset of the task, which proposes sizes. None means the first preset on its card."""
+    """Preset of the task: named default sizes of network, data and training. None means the first preset on the task's card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: _ungiven(ModelSpec))
     budget: Any = field(default_factory=lambda: _ungiven(Budget))
@@ -135,8 +135,8 @@ class RunConfig(Settings):
 
 
 def store_groups() -> Mapping[str, str]:
-    """Register the config groups ``attention`` and ``task``, whose members are the registered names, and the schema of all keys in
-    Hydra.
+    """Register in Hydra the schema of all keys and the config groups ``attention`` and ``task``. The members of a group are the
+    names of all mechanisms or tasks.
 
     Returns:
         The plugins that failed, by name, with the reasons.

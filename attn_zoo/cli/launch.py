@@ -25,11 +25,12 @@ class Lost(NamedTuple):
     """Result of a run whose worker process ended before the run did."""
 
     error: Exception
-    """Error of the launcher's package."""
+    """Error that the package of the launcher raised."""
 
 
 Outcome = RunRecord | None | Exception | Lost
-"""Result of a worker: the record of a run, None if another process is executing it, the error, or the worker's end."""
+"""Result of a worker: the record of its run, None if another process is executing the run, the error that occurred, or ``Lost`` if
+the worker died."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
 """Package that a launcher or sampler needs, from the extra ``sweeps``."""
@@ -46,8 +47,8 @@ def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
     """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``, with None for a run that
     another process executes.
 
-    If a worker process ends during a run, the run is tried once more, alone. If its worker ends again, the run is recorded as
-    failed.
+    If a worker process dies during a run, the run is tried once more, with no other run at the same time. If its worker dies again,
+    the run is recorded as failed.
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.

@@ -79,7 +79,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
         experiments: classes of the experiments, by name.
 
     Returns:
-        The exit status. It is 1 if a measurement failed in an experiment that needs all (``Grid.whole_groups``), or if the
+        The exit status. It is 1 if a measurement failed and the experiment needs all of them (``Grid.whole_groups``), or if the
         experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Values that are already written stay in the file.
 
     Raises:

@@ -14,7 +14,8 @@ from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
-"""Commands whose settings are Hydra's; those of the other commands are options. All take ``KEY=VALUE`` and ``--KEY VALUE``."""
+"""Commands whose words Hydra's grammar parses; argparse parses those of the other commands. All commands accept both forms,
+``KEY=VALUE`` and ``--KEY VALUE``."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},

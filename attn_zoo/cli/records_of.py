@@ -17,8 +17,12 @@ FOLDER = "runs"
 
 
 def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_packed: str = ", or a packed file of them") -> None:
-    """Add the option ``--records`` to a parser. ``or_packed`` is a part of its help text. ``records_root`` returns the path that
-    the user gives."""
+    """Add the option ``--records`` to a parser. ``records_root`` returns the path that the user gives.
+
+    Args:
+        default: default folder, for the help text.
+        or_packed: end of the description in the help text.
+    """
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 
 

@@ -27,7 +27,8 @@ from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
 SECOND_SEED = 1000
-"""Number to add to the seed of the trials for the second seed of the two best rates; it is too large for a seed that is tested."""
+"""The second seed of the two best rates is the seed of the trials plus this number. It is too large to be the seed of a tested run.
+"""
 
 
 class RefusedSearchError(ValueError):
@@ -244,8 +245,7 @@ def _suits(row: RowName, geometry: Geometry) -> bool:
 
 
 def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
-    """Return the reason why the mechanism does not support its options at the length of the task. Return None if it supports
-    them."""
+    """Return the reason why the mechanism does not support its options at the length of the task, or None if it does."""
     geometry = _geometry(spec, locations)
     try:
         for part in row_of(spec).parts():

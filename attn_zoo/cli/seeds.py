@@ -1,5 +1,5 @@
-"""Rule for the number of seeds that a row has with its best settings. It was fixed in advance, is the same for all rows, and uses
-validation scores only."""
+"""Rule for the number of seeds with which a mechanism is trained on a task with its best settings. The rule was fixed in advance,
+is the same for all mechanisms, and uses validation scores only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 FEW, USUAL, MANY = 3, 5, 10
 LEAVES = 0.02
-"""Difference from the best control above which a score leaves the controls, as a share."""
+"""A mechanism with three seeds gets five if its best score, from 0 to 1, is above that of the best control by more than this."""
 APART = 0.20
-"""Difference between the highest and lowest score above which seeds differ so much that there are more, as a share."""
+"""A mechanism with five seeds gets ten if its highest and lowest score, from 0 to 1, differ by more than this."""
 
 
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:

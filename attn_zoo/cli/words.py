@@ -1,4 +1,5 @@
-"""KEY=VALUE words of all commands, in Hydra's grammar. A value may be a row, such as ``linformer[projected_length=32]``."""
+"""KEY=VALUE words of all commands, in Hydra's grammar. A value may be a mechanism with options, such as
+``linformer[projected_length=32]``."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.rows import read_rows, split
 
 _ROWS = ("attention", "attentions", "layer", "mechanisms")
-"""Keys whose values are rows."""
+"""Keys whose values are mechanisms, with or without options."""
 _SIGNS = ":[+*"
-"""Characters of rows that are more than a name."""
+"""Characters that occur in a mechanism with options or an implementation, and in a hybrid, but not in a name."""
 _NAMES = ("attention", "task", "experiment", "launch")
-"""Keys of a run whose values are names or rows."""
+"""Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
-"""Options of these commands without a value."""
+"""Options that take no value, of the commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them."""
 
@@ -36,7 +37,7 @@ class Word(NamedTuple):
     text: str
     """Value as written."""
     value: Any
-    """Value as plain data; for several values, Hydra's sweep."""
+    """Value as plain data or, if the word has several values, as a sweep object of Hydra."""
     added: bool = False
     """True if the key was written with ``+``."""
 
@@ -172,11 +173,11 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 def quote_rows(word: str) -> str:
     """Return the word KEY=VALUE with quotes around each mechanism with options, such as ``linformer[projected_length=32]``. If an
-    option has several values in the brackets, the mechanism is repeated once for each of them. A word without mechanisms is
-    returned unchanged.
+    option has several values in the brackets, the mechanism is repeated once for each of them. If no mechanism in the word has
+    options, an implementation or the sign of a hybrid, the word is returned unchanged.
 
     Raises:
-        ValueError: a part of the value is not a mechanism with options.
+        ValueError: a mechanism in the word is not written in the form NAME[OPTION=VALUE].
     """
     key, equals, value = word.partition("=")
     if key not in _ROWS or not equals or value.startswith(("choice(", "glob(")):

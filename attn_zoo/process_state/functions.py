@@ -1,8 +1,8 @@
 """Functions, classes and constants that all runs in a process share, and their restoration after a plugin replaced them.
 
 They are those of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library. A plugin can replace any of them, so the
-attributes of all loaded modules and classes of these packages are copied and compared. Copies serve again in later comparisons.
-Only modules and classes that have changed are copied anew.
+attributes of all loaded modules and classes of these packages are copied and compared. The copy of a module or class is used again
+in later comparisons until the module or class changes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def copies() -> Copies:
 def same_functions(before: Copies, now: Copies) -> bool:
     """Return True if no plugin changed functions, classes or constants between two results of ``copies``.
 
-    Those of ``before`` must not have been replaced or removed, and no class may have a new method that hides an inherited one.
+    Return False if a function, class or constant in ``before`` was replaced or removed, or if a class has a new method that hides
+    an inherited one.
     """
     copied = {id(place): latest for place, latest in now}
     changed = [(place, old) for place, old in before if copied.get(id(place)) is not old]  # an equal place keeps its copy

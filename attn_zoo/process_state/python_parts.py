@@ -150,8 +150,8 @@ CALLED_AT_ANY_TIME = [
     Part("calls of the garbage collector", lambda: list(gc.callbacks), _put_callbacks),
     Part("loaded modules", loaded, sys.modules.update, _same_modules),
 ]
-"""Functions that Python calls at any time, and modules, without which Python would import PyTorch a second time: they are put back
-before they can change other parts once more."""
+"""Parts that are restored first. Python calls tracing functions and callbacks at any time, so they could change other parts again.
+Without its loaded modules, Python would import PyTorch a second time."""
 PYTHON_PARTS = [
     Part("functions of PyTorch, NumPy, attn-zoo or Python", copies, put_functions, same_functions),
     Part("working directory", os.getcwd, os.chdir),

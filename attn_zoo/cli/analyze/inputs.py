@@ -1,4 +1,4 @@
-"""Inputs of analyses, which command-line options select: random numbers, or the queries, keys and values of a model."""
+"""Inputs of analyses: random numbers, or the queries, keys and values of a model. Command-line options select the inputs."""
 
 from __future__ import annotations
 
