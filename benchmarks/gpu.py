@@ -30,9 +30,9 @@ from attn_zoo.rows import read_rows
 PARTS = {"kit": 0.22, "times": 0.26, "kernels": 0.15, "table3": 0.12, "profile": 0.25}
 """Parts in their order, each with its share of the time; unused time goes to later parts."""
 AT_A_TIME = 6
-"""Number of conformance-kit processes at a time; its checks hardly load a GPU."""
+"""Number of processes with conformance tests that run at the same time. The tests hardly load a GPU."""
 TRAINED_AT_A_TIME = 16
-"""Number of training processes at a time; the profile's models are small."""
+"""Number of training processes that run at the same time. Models of the ability profile are small."""
 PROFILES = ("profile3_encoder", "profile3_decoder")
 
 ATTN_ZOO = ("-m", "attn_zoo.cli")

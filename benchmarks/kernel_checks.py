@@ -1,9 +1,9 @@
 """Checks of Linformer's Triton kernels against float64, at the sizes that are timed.
 
 Each result is computed twice, in memory that held NaN before. Its error is the norm of the difference from float64, divided by the
-norm of the float64 result, so NaN never passes. The bound is ``TOLERANCE``. In 16 bits there is a second bound, twice the error of
-PyTorch's own operators in the same type: a kernel must meet the smaller bound, and a layer, in which rounding errors add up, the
-larger. ``tests/kernels`` checks odd shapes, strides, padding and dropout on a machine with a GPU.
+norm of the float64 result, so NaN never passes. The error may be at most ``TOLERANCE``. In 16 bits there is a second bound,
+twice the error of PyTorch's own operators in the same type. A kernel must meet the smaller bound. A layer must meet the larger one,
+because its rounding errors add up. ``tests/kernels`` checks odd shapes, strides, padding and dropout on a machine with a GPU.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from attn_zoo.bench.bench import BACKENDS, PRECISIONS
 from attn_zoo.bench.timing import unstable
 
 EXPONENTIALS_A_CLOCK = 16
-"""Of one multiprocessor of compute capability 9.0."""
+"""Number of exponentials that one multiprocessor of compute capability 9.0 computes per clock cycle."""
 STATED = {"flops": 790e12, "bytes": 4.3e12, "exponentials": 132 * EXPONENTIALS_A_CLOCK * 1.83e9}
-"""Rates a second of an H200, for a machine whose own could not be measured."""
+"""FLOPs, bytes and exponentials per second of an H200. They are used if the rates of the machine could not be measured."""
 
 SHARE_OF_FLOOR: Mapping[tuple[str, str, int | None], float] = {
     ("core", "forward", 128): 0.7,
@@ -47,13 +47,15 @@ SHARE_OF_FLOOR: Mapping[tuple[str, str, int | None], float] = {
     ("core", "backward", 256): 0.45,
     ("projection", "forward", None): 0.6,
 }
-"""Target: floor over time, by part, kind and rows; None is any number of rows. Targets are least values."""
+"""Smallest wanted value of (shortest possible time / measured time), by part, kind of step and number of rows. None stands for any
+number of rows."""
 SAME_AT_ALL_LENGTHS = 1 / 1.15
-"""Target: time at 4,096 over that of the longest sequences, for equally many tokens."""
+"""Smallest wanted value of (time at length 4,096 / time at length 65,536), for the same total number of tokens."""
 FASTER_THAN_SDPA = {512: 1.4, 4096: 5.5, 65536: 70.0}
-"""Target: forward time of the best softmax layer over that of ours with 128 projected keys, by length."""
+"""Smallest wanted value of (forward time of the fastest softmax layer / that of ours with 128 projected keys), by length."""
 LESS_MEMORY_THAN_SDPA = 1.4
-"""Target: peak bytes of training the softmax layer over those of ours with 256 projected keys, from 8,192 tokens on."""
+"""Smallest wanted value of (peak bytes of training a softmax layer / those of ours with 256 projected keys), from length 8,192
+on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Cell:
     problem: Problem
     kind: str
     by: str
-    """``triton``, ``matmul``, ``sdpa`` (Linformer over it), or one of ``BACKENDS``, in a layer that of softmax attention."""
+    """Implementation of the step: ``triton`` (our kernels), ``matmul`` (for a projection), ``sdpa`` (a layer of Linformer over
+    PyTorch's attention), or one of ``BACKENDS`` (PyTorch's attention for a core, softmax attention for a layer)."""
 
     def __str__(self) -> str:
         return f"{self.problem} {self.kind} by {self.by}"

@@ -53,7 +53,7 @@ class Setting:
     tokens: int
     precision: str
     spot_precisions: tuple[str, ...]
-    """Kernels alone, at the longest of ``lengths`` up to 4,096."""
+    """Further precisions, in which kernels but no layers are measured, at the longest of ``lengths`` up to 4,096."""
 
     def problems(self) -> list[Problem]:
         """Return the computations of our kernels that are checked and timed.
@@ -88,7 +88,7 @@ SETTINGS = {
     "cuda": Setting("cuda", (512, 4096, 16384, 65536), (128, 256), 768, 12, 65536, "bf16", ("fp16", "fp32")),
     "interpreter": Setting("interpreter", (48,), (16,), 32, 2, 96, "fp16", ("fp32",)),
 }
-"""By device; targets are set for that of CUDA. In the interpreter on a CPU, a few programs of each kernel, and no times."""
+"""Settings by device. Only ``cuda`` has times and targets. ``interpreter`` runs a few programs of each kernel on a CPU."""
 
 
 def measure(setting: Setting, points: dict[str, Point], save: Callable[[], None], deadline: float) -> bool:
@@ -99,7 +99,7 @@ def measure(setting: Setting, points: dict[str, Point], save: Callable[[], None]
     Args:
         setting: sizes of the measurement.
         points: results so far, by key.
-        save: function that saves the results, which is called after each.
+        save: function that saves the results. It is called after each result.
         deadline: time at which to stop, as ``time.monotonic`` returns it.
     """
     cuda = setting.device == "cuda"

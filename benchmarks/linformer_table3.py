@@ -3,9 +3,9 @@
 ``python benchmarks/linformer_table3.py``; ``--help`` lists the keys.
 
 The paper measures inference of whole models on one 16 GB V100, on random data, with layerwise sharing. The left half of its table
-is the time saved, each at the largest batch that fits. The right half is the memory saved, computed as the quotient of these
-batches. This program measures one attention layer with its projections, so that no feed-forward layer dilutes the quotients. It
-compares with softmax attention, both materialised and fused.
+is the time saved, if each model runs with the largest batch that fits. The right half is the memory saved, which is the quotient of
+these batches. This program measures one attention layer with its projections, so that no feed-forward layer dilutes the quotients.
+It compares with softmax attention, both materialised and fused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
     "forward memory": ("largest_batch", "forward", "Memory saved, forward (inference): quotient of largest batches"),
     "training memory": ("largest_batch", "training", "Memory saved, forward + backward: quotient of largest batches"),
 }
-"""Quantity, direction and title of each table."""
+"""Quantity, kind of step and title of each table."""
 
 
 def table3_report(found: Measurement, format: str = "github", *, tables: Sequence[str] = tuple(TABLES)) -> str:

@@ -20,7 +20,7 @@ from attn_zoo.count.rigs import Subject, build_layer
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
-"""Side of the zoo's layer."""
+"""Name of the side of a comparison that is the zoo's layer."""
 
 BASELINE = "softmax"
 """Name of full attention in PyTorch's fused kernel; its sides are ``full`` and ``causal``."""
@@ -70,7 +70,7 @@ class Comparison:
 
     def row(self, given: RowName) -> RowName:
         """Return the name of our layer in this comparison: its mechanism, options and implementation. The implementation is that
-        of ``given``, and so is the value of the option that our layer shares with those of public packages, if ``given`` has it.
+        of ``given``. The option that our layer shares with those of public packages has the value in ``given``, or its default.
         """
         options = {self.hyperparameter: self.value} if self.hyperparameter else {}
         return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
@@ -259,7 +259,7 @@ def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, 
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the versions of the installed packages, and the reasons why others are left out.
+    """Return the versions of the installed packages, and a list of reasons why other packages are left out.
 
     Args:
         mechanisms: names of the comparisons.

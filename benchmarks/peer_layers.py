@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from attn_zoo.layer import MultiHeadAttention
 
 RANDOM_BLOCKS = 3
-"""BigBird's random blocks for each block of queries, as published."""
+"""Number of random blocks of keys for each block of queries in BigBird, as published."""
 
 HASHES = 4
-"""Reformer's rounds of hashing."""
+"""Number of rounds of hashing in Reformer."""
 
 Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -109,8 +109,8 @@ class Bench:
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Run the trials, and yield the result of each trial as plain data, called a point. If a trial diverged, ``failed`` of
-        its point holds the reason, and ``stages`` holds the stages that were completed.
+        """Run the trials, and yield the result of each trial as plain data, called a point. If a trial diverged, the
+        entry ``failed`` of its point holds the reason, and the entry ``stages`` holds the stages that were completed.
 
         A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """

@@ -90,7 +90,7 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
     """Return the passages, some of them cut to random lengths and padded. ``share`` is the share of shortened passages, which are
-    evenly spaced. Each ends with the last token of the whole passage.
+    evenly spaced. A shortened passage ends with the last token of the whole passage.
 
     If the passages have ``SHORTEST`` tokens or fewer, they are returned unchanged.
     """

@@ -1,5 +1,5 @@
-"""Quality of a student. Its similarities of passages are compared with the teacher's, and used as classifiers of
-related passages.
+"""Quality of a student: how well its similarities of two passages agree with those of the teacher, and how well they tell related
+passages from others.
 """
 
 from __future__ import annotations

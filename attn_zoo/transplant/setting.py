@@ -24,7 +24,7 @@ class Candidate:
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Option in which several candidates differ, of which this is one. None for a single candidate."""
+    """Option in which this candidate differs from others of the same mechanism. None if there are no others."""
     label: str
 
 

@@ -25,7 +25,7 @@ class Row:
     init: str | None
     """Initialisation of the matrices E and F. None if the mechanism has no such matrices."""
     dial: str | None
-    """Option in which several rows differ. None for a single row."""
+    """Option in which this row differs from others of the same mechanism. None if there are no others."""
     options: Mapping[str, Any]
     control: bool
     cost: Spent

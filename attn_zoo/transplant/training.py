@@ -107,8 +107,8 @@ def tune(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Train the student to reproduce the teacher's embeddings of passages, except its embedding tables. The loss is the mean of 1 -
-    cosine.
+    """Train the student, except its embedding tables, to reproduce the teacher's embeddings of passages. The loss is 1 minus the
+    mean cosine similarity.
 
     Args:
         targets: normalised embeddings of the teacher. Other arguments are as in ``fit``.

@@ -23,7 +23,7 @@ TEST, REPEATED = "test", "test: repeated"
 
 
 USUAL_START = {"projection": "learned", "init": "random", "equalised": False, "frozen": False}
-"""Options of E and F that tell how they start and learn, with their defaults."""
+"""Options that decide how E and F are initialised and trained, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,10 +32,10 @@ class Arm:
     convolution before attention, and the initialisation of Linformer's projections E and F."""
 
     convolution: int = 0
-    """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
+    """Width of the short convolution in tokens; 0 for a layer without one, as in the paper."""
     start: str = ""
-    """Options that tell how E and F start and learn, such as ``init=pooling, equalised``; empty for the defaults, and for cells
-    without E and F, which belong to every start."""
+    """Options that decide how E and F are initialised and trained, such as ``init=pooling, equalised``; empty for the defaults.
+    Also empty for mechanisms without E and F, which are compared with Linformer under all of these options."""
 
     @property
     def layer(self) -> str:

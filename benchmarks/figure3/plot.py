@@ -12,7 +12,7 @@ from figure3.cells import Arm, Cell, Figure
 from figure3.claims import CONTROLS
 
 _WIDTH, _ROW, _PANELS = 13.0, 3.5, 4
-"""Width of the figure and height of a row of panels in inches, and panels of a row."""
+"""Width of the figure in inches, height of a row of panels in inches, and number of panels per row."""
 _DASHES: Sequence[Any] = ("-", (0, (6, 1.6)), (0, (3, 1.2)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 _BESIDE: Mapping[str, Any] = {"none": (0, (1, 1.2)), "convolution": (0, (5, 2))}
 Line = tuple[Cell, str]
