@@ -63,13 +63,13 @@ class Attention(nn.Module, Generic[OptionsT]):
     chosen_for: str | None = None
     """Device type for which ``auto`` chose the implementation. It is None if the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Options that make the mechanism useless at values of n (the number of keys) or more. Each has the words that follow
-    ``option=value`` in its warning.
+    """Pairs (option, end of its warning). If the value of such an option is at least n, the number of keys, the mechanism is
+    useless. The warning is ``option=value``, followed by this end.
     """
     options: OptionsT
     written: tuple[str, ...] = ()
-    """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers. Only
-    then do checkpoints hold it, and gradient checkpointing does not write it twice; see ``contract.written``.
+    """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers.
+    Checkpoints then hold this state, and gradient checkpointing does not write it twice; see ``contract.written``.
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -124,8 +124,8 @@ class Attention(nn.Module, Generic[OptionsT]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return one warning for each option that runs but makes the mechanism useless. By default there is one for each option
-        in the class attribute ``saturates`` whose value is at least the number of keys.
+        """Return one warning for each option whose value is allowed but makes the mechanism useless. By default, these are the
+        options in the class attribute ``saturates`` whose value is at least the number of keys.
         """
         n = geometry.keys
         return tuple(
@@ -141,11 +141,11 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Make this mechanism layer number ``layer`` of ``stack``, the list of all layers with this mechanism, from the first to
-        the last.
+        """Tell this mechanism that it is number ``layer``, from 0, of ``stack``, the list of all layers with this mechanism from
+        the first to the last.
 
-        ``join_layers`` calls this on each layer in turn. A mechanism overrides it if its options differ from layer to layer, or if
-        layers share weights.
+        ``join_layers`` calls this method on each layer in turn. A mechanism overrides this method if options differ from layer to
+        layer, or if layers share weights.
         """
 
     def resize_length(self, length: int) -> None:
@@ -261,8 +261,8 @@ class Attention(nn.Module, Generic[OptionsT]):
 
         Args:
             query, key, value: as in ``forward``, without padding.
-            state: the ``CarriedState`` from ``initial_state`` or from the previous step. It is not modified. Gradients flow through
-                it.
+            state: the ``CarriedState`` from ``initial_state`` or from the previous step. The step does not modify it. Gradients
+                flow through it.
             streams: the extra projections that ``card.streams`` names.
 
         Returns:
@@ -270,8 +270,8 @@ class Attention(nn.Module, Generic[OptionsT]):
 
         Raises:
             ValueError: a shape, a dtype, the state or an extra projection does not fit.
-            UnsupportedError: the card does not declare ``stepwise``, the mechanism was built without causality, or the step ends
-                beyond the length for which it was built.
+            UnsupportedError: the card does not declare ``stepwise``, the mechanism was built with ``causal=False``, or the step
+                ends beyond the length for which the mechanism was built.
         """
         card, g = self.card, self.geometry
         self.check_steps()
@@ -298,7 +298,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         """Raise an error if the mechanism cannot process tokens in steps. The layer around the mechanism calls this method, too.
 
         Raises:
-            UnsupportedError: the card does not declare ``stepwise``, or the mechanism was built without causality.
+            UnsupportedError: the card does not declare ``stepwise``, or the mechanism was built with ``causal=False``.
         """
         if not self.card.can.stepwise:
             raise UnsupportedError(_no_steps(self.card))
@@ -420,7 +420,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         again for this device instead.
 
         Raises:
-            UnsupportedError: the caller named the implementation, and it does not run there.
+            UnsupportedError: the caller named the implementation, and it does not run on this device.
         """
         device, dtype = value.device, autocast_dtype(value)
         reason = unavailable(self.implementation, device, dtype)

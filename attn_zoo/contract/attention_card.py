@@ -43,7 +43,7 @@ class AttentionCard:
     build: type[Attention]
     implementations: tuple[str, ...] = ("eager",)
     softmax_limit: Callable[[Geometry], Attention] | None = None
-    """Function that builds the mechanism with options for which it equals softmax attention. None if there are none."""
+    """Function that builds the mechanism with options for which it equals softmax attention. None if there are no such options."""
     reads: tuple[str, ...] = ("query", "key", "value")
     """Inputs that influence the output. The layer makes no projection for the others, which may be None."""
     streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
@@ -52,8 +52,8 @@ class AttentionCard:
     control: bool = False
     """True for a control. A control shows the score of a task without attention, and is not ranked."""
     version: int = 1
-    """Version of what the mechanism computes. It is raised when a default changes the outputs. Specs of runs name it, and runs of
-    different versions never share a table.
+    """Version of what the mechanism computes. It is raised when a changed default changes the outputs. The specification of a run
+    holds it, and runs of different versions never share a table.
     """
 
     @property
@@ -78,7 +78,7 @@ def choose_implementation(
 
     Raises:
         UnsupportedError: ``eager`` does not support the geometry or the options.
-        UnknownNameError: the card offers no implementation that runs there.
+        UnknownNameError: the card offers no implementation that runs on ``device``.
     """
     for name in auto_order(device):
         if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):

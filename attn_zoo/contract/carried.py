@@ -31,7 +31,7 @@ def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype
         owner: name of the mechanism, for the message.
         held: name of the attribute of the state that holds the tensor.
         shape, dtype: shape and dtype that the tensor must have.
-        value: values of the step, whose device the state must share.
+        value: values of the step; the state must be on the same device.
 
     Raises:
         ValueError: the message names the mechanism, the required state, the given one, and the call that makes a first state.

@@ -8,7 +8,7 @@ from typing import Literal
 from attn_zoo.checks import check_flag, check_shared_heads, check_whole
 
 FLOAT = 4
-"""Number of bytes of a float32 number, in which ``Cost`` counts."""
+"""Number of bytes of a float32 number. ``Cost`` counts every stored number as float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Geometry:
     keys: int
     causal: bool = False
     key_value_heads: int = field(default=0, repr=False)
-    """Number of different heads of keys and values. Equally many consecutive heads of queries share each of them; 0 means as many
-    as ``heads``. A mechanism gets them repeated, so they change only the state that its cost counts.
+    """Number of different heads of keys and values. Each of them serves the same number of consecutive heads of queries; 0 means as
+    many as ``heads``. The mechanism gets each of them repeated for its queries, so their number changes only the state in the cost.
     """
     latent_dim: int = field(default=0, repr=False)
-    """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. A
-    mechanism gets keys and values, so a latent changes only the state that its cost counts.
+    """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. The
+    mechanism gets keys and values as usual, so the latent vector changes only the state in the cost.
     """
 
     def __post_init__(self) -> None:
@@ -82,7 +82,9 @@ class Capabilities:
     any_length: bool
     """The mechanism runs at lengths other than the one for which it was built."""
     shorter: bool = False
-    """The mechanism runs on fewer keys than it was built for. Its outputs are then those of the input padded up to that number."""
+    """The mechanism runs on fewer keys than it was built for. The outputs then equal those of the input padded to the full number
+    of keys.
+    """
     exact: bool = False
     """The mechanism equals softmax attention up to rounding."""
     random_at_build: bool = False
@@ -109,8 +111,8 @@ class Cost:
     backward_flops: int | None = None
     """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained."""
     state_bytes: int | None = None
-    """Largest number of bytes of the recurrent state or cache, while ``keys`` tokens are read one by one causally, the last one
-    included. Positions and sizes, which are whole numbers, do not count. None without causality.
+    """Largest number of bytes of the recurrent state or cache, while ``keys`` tokens are read one by one, up to and including the
+    last one. Positions and sizes, which are whole numbers, do not count. None if not causal.
     """
 
 

@@ -31,7 +31,9 @@ class CompressingAttention(Attention[OptionsT]):
     def compress(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
-        """Return the tokens compressed for the keys, and compressed for the values. Padded tokens must already hold zeros."""
+        """Return two tensors: the tokens compressed for keys, and the tokens compressed for values. Padded tokens must already hold
+        zeros.
+        """
         raise NotImplementedError
 
     def compress_and_weigh(
@@ -40,8 +42,8 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Return two pairs, each for keys and for values: the compressed tokens, and the compressed mask of real tokens. The
-        compressed mask is the weight that the bias of the layer has in each compressed key.
+        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds the
+        compressed masks of real tokens: the weight of the layer's bias in each compressed token.
         """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 

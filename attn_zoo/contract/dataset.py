@@ -19,9 +19,11 @@ class Layout(Generic[Content]):
     title: str
     """Name of this form, such as ``JSON lines`` or ``as published``."""
     files: tuple[tuple[str, ...], ...]
-    """Required files and folders below the data folder. Each is given by all names that it may have."""
+    """Required files and folders below the data folder. Each inner tuple has all names that one file or folder may have."""
     read: Callable[[Sequence[Path]], Content]
-    """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError."""
+    """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError if the content is
+    damaged.
+    """
     sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 digests of the usual files, by file name. A file with another digest is not an error, because its content
     is checked.

@@ -27,8 +27,8 @@ _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """Return the implementations that ``auto`` tries on a type of device, in this order. It never tries one that would need
-    Triton's interpreter.
+    """Return the implementations that ``auto`` tries on a type of device, in this order. ``auto`` never tries an implementation
+    that would need Triton's interpreter.
     """
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
@@ -61,7 +61,8 @@ def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | 
 
 
 def auto_may_take(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> bool:
-    """Return True if ``auto`` may choose ``implementation`` for tensors of ``device``: it must be in ``auto_order`` and run there.
+    """Return True if ``auto`` may choose ``implementation`` for tensors of ``device``: it must be in ``auto_order``, and this
+    machine must be able to run it.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.

@@ -53,8 +53,8 @@ class LengthMap(nn.Module):
         return 0
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Return tokens compressed for keys and compressed for values, before the layer projects them. Both have shape (batch, r,
-        dim).
+        """Return two tensors of shape (batch, r, dim): the tokens compressed for keys, and the tokens compressed for values. The
+        layer projects them afterwards.
 
         A map that is linear, and the same for all channels and heads, overrides this method and ``compression_flops``.
         """
@@ -64,8 +64,8 @@ class LengthMap(nn.Module):
         )
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Return two pairs, each for keys and for values: the compressed tokens, and the compressed mask, which is 1 at a real
-        token and 0 at padding.
+        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds the
+        compressed masks, which are 1 at real tokens and 0 at padding before they are compressed.
         """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
@@ -122,8 +122,8 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_compressed(self.attend_compressed, query, key, value, key_valid)
 
     def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend(query, key, value, valid)``, called for the heads of each map with the keys and values
-        that the map compressed.
+        """Call ``attend(query, key, value, valid)`` once for each map, and return the outputs of all heads. Each call gets the
+        heads that the map serves, with keys and values that the map has compressed.
         """
 
         def to_few(map_: LengthMap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """Return the outputs of ``attend(map, query, key, value)``, called for each map with the heads that it serves.
+        """Call ``attend(map, query, key, value)`` once for each map, with the heads that the map serves, and return all outputs.
 
         Returns:
             Outputs in the order of the heads.
@@ -152,18 +152,22 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """Return the FLOPs to compress one example of ``length`` tokens with ``width`` channels by the only map."""
+        """Return the FLOPs to compress one example of ``length`` tokens with ``width`` channels by the single map of all heads."""
         flops = self.maps[0].compression_flops(length, width, inputs)
         assert flops is not None, "compressed_length() says whether tokens can be compressed"
         return flops
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Return the tokens, compressed by the only map for keys and for values."""
+        """Return two tensors, computed by the single map of all heads: the tokens compressed for keys, and those compressed for
+        values.
+        """
         self.check_joined()
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Return two pairs, each for keys and for values: the compressed tokens and the compressed mask of real tokens."""
+        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens, the second the compressed
+        masks of real tokens.
+        """
         self.check_joined()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
@@ -187,8 +191,8 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
     Args:
         maps: the maps along the length.
         head_dim: number of channels per head.
-        compare: function of two numbers, of heads and of compressed keys. It returns the FLOPs of attention to these keys in the
-            forward and in the backward pass.
+        compare: function of the number of heads and the number of compressed keys. It returns the FLOPs of attention to these keys
+            in the forward pass and in the backward pass.
     """
     flops = backward = parameters = 0
     for map_ in maps:

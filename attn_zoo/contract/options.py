@@ -23,7 +23,7 @@ class Bound:
     words: str
     """Rule as the error message states it after the name of the option: ``must be at least 0, because it counts blocks``."""
     advice: Callable[[Any], str] = lambda value: ""
-    """Function from the value that came to the last part of the error message, which says what to write instead."""
+    """Function that maps a rejected value to the last part of the error message: what to write instead."""
 
 
 def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
@@ -146,7 +146,7 @@ def window_by_length() -> Any:
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Return the ``LengthRule`` of each option whose default depends on the length, by the name of the option."""
+    """Return a mapping from the name of each option whose default depends on the length to its ``LengthRule``."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 

@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
-    """Mechanism whose options can differ from layer to layer, or whose layers can all use the maps of the first layer. Maps are
+    """Mechanism whose options can differ from layer to layer, or which can use the maps of the first layer in all layers. Maps are
     modules that compress keys and values along the length, such as E and F of Linformer.
 
     ``join`` tells a mechanism the number of its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and

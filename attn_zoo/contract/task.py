@@ -19,8 +19,8 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 UNASKED = -100
-"""Label of a position that is not scored, which PyTorch's losses ignore. If labels are floating-point numbers, it is
-NaN instead.
+"""Label of a position that is not scored. PyTorch's losses ignore this label. If labels are floating-point numbers, NaN takes its
+place.
 """
 
 Problem = Literal["classification", "multi_label", "regression"]
@@ -134,8 +134,8 @@ Inputs = (
 Labels = (
     Int[Tensor, " batch"] | Int[Tensor, "batch length"] | Float[Tensor, "batch classes"] | Float[Tensor, "batch length classes"]
 )
-"""Labels of examples or positions. Each is one class; for ``multi_label`` it is 0 or 1 for each class; for ``regression`` it is
-numbers.
+"""Labels of examples or positions. A label is the number of a class; for ``multi_label``, 0 or 1 for each class; for
+``regression``, one or more numbers.
 """
 
 
@@ -190,8 +190,9 @@ class Level:
     differs: str = ""
     """Differences from the published set-up, beside those in the docstring of the task."""
     ceiling: float = 1.0
-    """Highest validation score that softmax reaches with this preset, for runs that train until a criterion. It is 1, or a measured
-    value if the task or network does not allow 1. It has no effect for a metric that is not a percentage, such as perplexity.
+    """Highest validation score that softmax reaches with this preset. Runs that train until a criterion is met end at 99 % of it.
+    It is 1, or a measured value if the task or network does not allow 1. It has no effect for a metric that is not a percentage,
+    such as perplexity.
     """
 
 
@@ -306,8 +307,8 @@ class Task(ABC):
 
     @property
     def generated(self) -> bool:
-        """True if all examples are generated from the option ``data_seed``. A run that trains until a criterion is met then uses
-        the seed of the run instead.
+        """True if all examples are generated from the option ``data_seed``. A run that trains until a criterion is met then
+        generates them from the seed of the run instead.
         """
         return False
 

@@ -1,12 +1,12 @@
 """Buffers that training calls write. They stay correct when gradient checkpointing repeats a call in the backward pass.
 
 Each call draws a number from torch's random generator of the CPU. A repeated call draws the same number, because checkpointing
-restores the generator before it. So the number identifies the repeated call. The module gets its buffers from before that call,
-computes and writes as it did then, and afterwards gets its present buffers back.
+restores the generator before it repeats a call. So the number identifies the first call. For the repetition, the module gets the
+buffers that it had before the first call. Afterwards it gets its present buffers back.
 
 Two cases are unsupported and raise an error. The caller must not reset the generator between two calls that one backward pass
-repeats, because both draw the same number. The first call on an input must not happen within a backward pass, because it counts as
-a repetition.
+repeats, because both calls would draw the same number. The first call on an input must not happen within a backward pass, because
+it would count as a repetition.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Set ``doubtful`` when this state replaces ``before``, the state of an earlier call that drew the same random number. It
-        becomes True if a repetition could belong to either call and their buffers differ. If the earlier call was repeated
-        already, its backward pass is over, and no doubt is left.
+        """Set ``doubtful`` when this state replaces ``before``, the state of an earlier call that drew the same random number.
+        ``doubtful`` becomes True if a repetition could belong to either call and the buffers of the two calls differ. If the
+        earlier call was repeated already, its backward pass is over, so ``doubtful`` becomes False.
         """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)
@@ -59,9 +59,8 @@ class EarlierStates(dict[int, EarlierState]):
 @untraced
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
-    """Prepare a training call that changes buffers of the module, which are those that ``module.written`` names. A first call
-    saves their values. A repetition, as by gradient checkpointing, sets the buffers to the values that they had before the first
-    call.
+    """Prepare a training call that changes the buffers that ``module.written`` names. A first call saves the values of these
+    buffers. A repetition, as by gradient checkpointing, sets them to the values that they had before the first call.
 
     Every call within a backward pass counts as a repetition.
 

@@ -34,8 +34,8 @@ CACHED_BYTES = 2**20
 class MultiHeadAttention(Projections):
     """Multi-head attention layer with any registered mechanism. Inputs and outputs have shape (batch, length, dim).
 
-    The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one for both.
-    Some mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
+    The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one projection for
+    both. Some mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
 
     Some mechanisms compress the length of the tokens X by a matrix E. Let W be the projection to keys or values. Because (E X) W
     = E (X W), the tokens can be compressed before they are projected. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where
@@ -49,8 +49,8 @@ class MultiHeadAttention(Projections):
         context_length: number of keys for which the mechanism is built, in cross-attention. None means self-attention.
         context_dim: width of the tokens of the context. None means ``dim``.
         causal: if True, position i sees positions up to i only.
-        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
-            device, that can run.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of the card's implementations,
+            in a fixed order per device, that can run.
         fused: if True, one linear map computes queries, keys and values together (self-attention only).
         bias: if True, projections have a bias.
         output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
@@ -62,8 +62,8 @@ class MultiHeadAttention(Projections):
         output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
             b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head, and ``none``
             has none. Qiu et al. 2025, arXiv:2505.06708.
-        key_value_heads: number of heads of keys and values. The same number of consecutive heads of queries share each of them:
-            grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), with 1 multi-query attention (Shazeer 2019,
+        key_value_heads: number of heads of keys and values. Each of them serves the same number of consecutive heads of queries:
+            grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245). 1 gives multi-query attention (Shazeer 2019,
             arXiv:1911.02150). 0 means as many as ``heads``. Streams that start as keys or values are shared, too.
         latent_dim: width of a latent vector RMSNorm(x W) of every token x. Keys, values and their streams are projected from it:
             multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the
@@ -234,8 +234,8 @@ class MultiHeadAttention(Projections):
 
         Raises:
             ValueError: a shape or dtype does not fit.
-            UnsupportedError: queries and keys of the mechanism share one projection, or the call needs a capability that it does
-                not declare.
+            UnsupportedError: queries and keys of the mechanism share one projection, or the call needs a capability that the
+                mechanism does not declare.
         """
         self.check_remembers()
         check_floating(self.mechanism.card.name, "context", context)
@@ -291,15 +291,16 @@ class MultiHeadAttention(Projections):
 
         Args:
             tokens: the next tokens, without padding.
-            state: the state from ``initial_state`` or from the previous step. It is not modified. Gradients flow through it.
+            state: the state from ``initial_state`` or from the previous step. The step does not modify it. Gradients flow through
+                it.
 
         Returns:
             The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, dtype or state does not fit, or there is no token.
-            UnsupportedError: the mechanism does not declare ``stepwise``, the layer was built with a context or without causality,
-                or the step ends beyond the length for which it was built.
+            UnsupportedError: the mechanism does not declare ``stepwise``, the layer was built with a context or with
+                ``causal=False``, or the step ends beyond the length for which the layer was built.
         """
         self._check_steps()
         self._check_tokens(tokens)
@@ -337,8 +338,8 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose the order of projection and compression again, for the present length and the present projections along it.
-        ``join_layers`` calls this after joining.
+        """Choose again whether tokens are projected first or compressed first, for the present length and the present maps along
+        the length. ``join_layers`` calls this method after it has joined the layers.
         """
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 

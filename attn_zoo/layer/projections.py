@@ -28,7 +28,7 @@ class Projections(nn.Module):
         dim: width of the tokens of the queries, and of the outputs.
         context_dim: width of the tokens from which keys and values are projected. If ``latent_dim`` of the geometry is set, these
             tokens are first projected to latent vectors.
-        fused: if True, one linear map computes queries, keys and values together. Their tokens must have equal widths.
+        fused: if True, one linear map computes queries, keys and values together. The tokens of all three must have the same width.
         bias: if True, projections have a bias.
         output_gate: one of ``OUTPUT_GATES``.
     """
@@ -134,8 +134,8 @@ class Projections(nn.Module):
 
     @property
     def makes_queries(self) -> bool:
-        """True if the layer projects the tokens of the queries to anything: to queries, to an extra input of that length, or to the
-        gate.
+        """True if the layer projects the tokens of the queries to anything: to queries, to an extra input with one position per
+        query, or to the output gate.
         """
         return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)
 

@@ -12,9 +12,10 @@ def join_layers(model: nn.Module) -> None:
     """Join the attention layers of a model into stacks. All layers with the same mechanism form one stack, in the order of the
     layers.
 
-    Some options concern the whole stack. ``sharing=layerwise`` of Linformer leaves one projection, in the first layer.
-    ``projected_lengths=64/32`` gives each layer its own length. The models of this package are joined already. Call this once on
-    your own model, after building it and before loading a state. To separate an encoder from a decoder, join each by its own call.
+    Some options concern the whole stack. With ``sharing=layerwise`` of Linformer, all layers use one projection along the length,
+    which the first layer holds. With ``projected_lengths=64/32``, each layer has its own projected length. The models of this
+    package are joined already. Call this once on your own model, after building it and before loading a state. If an encoder and a
+    decoder must not share a stack, join each of them by a call of its own.
 
     Raises:
         ValueError: an option has values for another number of layers than the model has, or ``model`` is not an nn.Module.
