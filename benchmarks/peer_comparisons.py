@@ -221,7 +221,7 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
         texts: names of comparisons, with a value of the shared option if needed, such as ``linformer[projected_length=128]``.
 
     Raises:
-        UnknownNameError: a comparison is unknown, or an option is not the one that its sides share.
+        UnknownNameError: a comparison is unknown, or an option is not the one that both sides of the comparison share.
         ValueError: a text is not a row, none is named, one is named twice, or a value breaks the mechanism's rule.
     """
     found: dict[str, RowName] = {}

@@ -25,8 +25,8 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Errors with which one mechanism, with one set of options, approximates the output of softmax attention. Its cost and facts
-    that help to interpret the errors are included."""
+    """Errors with which one mechanism, with one set of options, approximates the output of softmax attention. The cost of the
+    mechanism, and facts that help to interpret the errors, are included."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
     """Relative errors in float64. If the mechanism is not random, the number of draws is 1."""

@@ -41,7 +41,7 @@ class Comparison:
     quotient: float
     low: float
     high: float
-    """Bounds of the interval that holds the true quotient with probability ``confidence`` or more."""
+    """Upper bound of the interval. The interval holds the true quotient with probability ``confidence`` or more."""
     smallest: float = SMALLEST
     confidence: float = CONFIDENCE
 

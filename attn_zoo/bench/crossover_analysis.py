@@ -110,7 +110,7 @@ def compared(points: Sequence[Figures]) -> list[str]:
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
     """Return the measured values of softmax as a baseline, one object for each length. If several fused implementations of softmax
-    were measured, the one with the lowest cost at this length is used. If all of them failed, the first is used."""
+    were measured, the one with the lowest cost at a length is used there. If all of them failed, the first is used."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:

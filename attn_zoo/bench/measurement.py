@@ -47,7 +47,7 @@ class Figures:
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """Values by quantity. Each list has one value per round from the first on, or None if there is no value."""
+    """Values by quantity. A list has one value per round, in order, and None for a round without a value."""
     failures: dict[str, str] = field(default_factory=dict)
     """Reason of the failure, by quantity. A reason is one of ``OOM``, ``time limit``, ``refused``, ``failed`` and ``no time left``,
     followed by a message."""

@@ -63,7 +63,7 @@ class TimingProtocol:
     seconds: float = 0.2
     """Seconds for which a step is repeated in one timing; it runs at least once."""
     most_repeats: int = MOST_REPEATS
-    """Maximum number of these repetitions."""
+    """Maximum number of repetitions of a step in one timing."""
     statistic: str = "median and quartiles"
     """Statistic over the rounds. Only this one is supported."""
     unstable: float = UNSTABLE

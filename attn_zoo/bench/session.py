@@ -3,8 +3,8 @@ after each round.
 
 In each group of cells, quantities that are measured once come first. Then rounds measure all cells of the group in turn. Figures
 that exist already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they
-start, the slowest first, with this reason. If the user named the lengths, the longest ones are measured first, so that the shortest
-ones are left out.
+start, the slowest first, and the lack of time is saved as the reason. If the user named the lengths, the longest ones are measured
+first, so that the shortest ones are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST_ROUNDS = 3
 """Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
 
 LEAST_AVAILABLE = 0.2
-"""Share of the machine's memory below which a worker is ended before the next one is started."""
+"""If less than this share of the machine's memory is available, a worker is ended before the next one is started."""
 
 
 class Session:

@@ -63,8 +63,8 @@ LOUD_AND_QUIET = (
 
 @attention_check("implementation")
 def causal_output_ignores_the_future(subject: Subject) -> None:
-    """In a causal geometry, no change of later positions, however large, changes an output. If the card does not declare
-    ``causal``, building for a causal geometry raises ``UnsupportedError``."""
+    """In causal attention, no change of later positions, however large, changes an output. If the card does not declare
+    ``causal``, building the mechanism as causal raises ``UnsupportedError``."""
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
         return
@@ -74,7 +74,7 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
 
 @attention_check("implementation")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
-    """In a causal geometry, no output depends on later positions, at any tested length. Up to 129 positions, every position is
+    """In causal attention, no output depends on later positions, at any tested length. Up to 129 positions, every position is
     tried as the beginning of the future. At longer lengths, positions at and next to powers of two are tried, because blocks often
     end there."""
     _causal(subject)
@@ -148,7 +148,7 @@ def _with_futures(past: Request, request: Request, where: Sequence[int], change:
 
 @attention_check("implementation")
 def padding_in_the_future_has_no_influence(subject: Subject) -> None:
-    """In a causal geometry, marking later positions as padding changes no earlier output."""
+    """In causal attention, marking later positions as padding changes no earlier output."""
     _causal(subject)
     if not subject.card.can.key_padding:
         raise NotApplicable("the card does not declare key_padding")
@@ -170,7 +170,7 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def a_prefix_answers_as_the_whole(subject: Subject) -> None:
-    """In a causal geometry, the outputs of a prefix alone equal the first outputs of the whole sequence, at ten lengths of the
+    """In causal attention, the outputs of a prefix alone equal the first outputs of the whole sequence, at ten lengths of the
     prefix."""
     whole = _causal(subject)
     if not subject.card.can.any_length:

@@ -78,7 +78,7 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
     """At every tested length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
     of several random draws.
 
-    In a causal geometry, only values from the second position to three quarters of the length need a gradient. Early queries may
+    In causal attention, only values from the second position to three quarters of the length need a gradient. Early queries may
     see a single key, and late keys are seen by few queries.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):

@@ -23,7 +23,7 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def training_keeps_the_promises(subject: Subject) -> None:
-    """In training mode without dropout, later positions (in a causal geometry) and padding do not influence an output.
+    """In training mode without dropout, later positions (in causal attention) and padding do not influence an output.
 
     Other examples of the batch do not influence an output either, and outputs equal those of eval mode. These last two rules do not
     apply to a mechanism that declares ``random_at_build`` and whose training call draws random numbers or changes the module.

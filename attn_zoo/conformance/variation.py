@@ -48,8 +48,8 @@ TRAINED = (
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """A selection of the other checks also passes after parameters have moved away from their initial values, at which some are
-    zero or all equal."""
+    """A selection of the other checks also passes after parameters have moved away from their initial values. Initially, some
+    parameters are zero or all equal."""
     if not trained_parameters(subject.build()):
         raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))

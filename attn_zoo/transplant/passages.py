@@ -1,4 +1,5 @@
-"""Passages: token sequences of one length, cut from text. Some are shortened and padded; none has a line of the test text."""
+"""Passages: token sequences of one length, cut from text. Some are shortened and padded. Training passages share no
+line with the test text."""
 
 from __future__ import annotations
 

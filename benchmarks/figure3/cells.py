@@ -157,7 +157,7 @@ class Figure:
 
 
 def read_figure(records: Iterable[RunRecord]) -> Figure:
-    """Return the figure that is made of the finished masked language models among the records. Trials of searches are left out.
+    """Return the figure made from those records that are finished runs of masked language models. Trials of searches are left out.
 
     Raises:
         ValueError: the records are of several experiments, which must not be compared in one figure.
