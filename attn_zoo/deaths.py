@@ -40,7 +40,7 @@ def shared() -> mmap.mmap:
 
 
 def note_in(memory: mmap.mmap) -> None:
-    """Write the notes of this process into ``memory`` from now on. The parent process reads it."""
+    """Write the notes of this process into ``memory`` from now on. The parent process reads this memory."""
     global _note
     _note = memory
 

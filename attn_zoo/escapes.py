@@ -1,4 +1,5 @@
-"""Functions that make foreign text safe to print, such as text from records, plugins and file names. There is one for each format.
+"""Functions that make foreign text safe to print, such as text from records, plugins and file names. Each output format has its own
+function.
 
 ``terminal`` makes every character visible. The functions of the other formats call it, and then escape the special characters of
 their format.

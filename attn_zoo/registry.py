@@ -211,9 +211,9 @@ def build_attention(
     """Build the mechanism called ``name`` for the given geometry (number of heads, head width, lengths, direction).
 
     Args:
-        implementation: a name on the card, or ``auto``. ``auto`` takes the first of ``auto_order(device)`` that the card has, the
-            options allow and ``device`` can run. It chooses again if the mechanism is called with tensors on another type of
-            device. The attribute ``implementation`` of the result names the choice.
+        implementation: a name on the card, or ``auto``. ``auto`` takes the first implementation in ``auto_order(device)`` that the
+            card has, the options allow and ``device`` can run. It chooses again if the mechanism is called with tensors on another
+            type of device. The attribute ``implementation`` of the result names the choice.
         device: device for which ``auto`` chooses. The mechanism itself is built on the current default device.
         dtype: dtype of the matrix products (that of the inputs or of autocast), for which ``auto`` chooses; None is torch's default
             dtype.

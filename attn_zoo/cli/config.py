@@ -36,7 +36,7 @@ class DataConfig:
     """Config group ``data``: where published data sets are."""
 
     root: str = ""
-    """Data folder. If it is empty, it is $ATTN_ZOO_DATA or, without this variable, ``data``."""
+    """Path of the data folder. Empty text means $ATTN_ZOO_DATA or, if this variable is not set, ``data``."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ class Job:
     tuning: Tuning | None = None
     """Which hyperparameter search the run belongs to; None if it belongs to none."""
     longer: str | None = None
-    """Id of a trial that has continued this one with more steps, if there is one; see ``Checkpoint.longer``."""
+    """Id of the run that may continue this run with more steps (``Checkpoint.longer``); None if there is no such run."""
 
     @property
     def run_id(self) -> str:

@@ -149,8 +149,8 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
 
 
 def unfolded(words: Iterable[Word]) -> list[Word]:
-    """Return the last word of each key. A word like ``attention=linformer[projected_length=32]`` is split into one word for the
-    name of the mechanism and one per option. The words with names of the mechanism and the task come first.
+    """Return one word per key: the last one given. A word like ``attention=linformer[projected_length=32]`` is split into one word
+    for the name of the mechanism and one per option. The words with names of the mechanism and the task come first.
 
     Raises:
         ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice: with the

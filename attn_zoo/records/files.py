@@ -175,7 +175,7 @@ def _check_sources(sources: Sequence[Any]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file as a whole: under a temporary name, which is then flushed to the disk and renamed.
+    """Write a file as a whole: write it under a temporary name, flush it to the disk, and rename it.
 
     Raises:
         OSError: the file cannot be written; no part of it remains.

@@ -1,4 +1,4 @@
-"""Record of one run, finished or failed, and the checks by which a record is made from plain data: fields, digest, contradictions.
+"""Record of one run, finished or failed, and the checks of plain data that become a record: fields, digest, contradictions.
 
 Every reader makes records with ``whole_record``, so all commands show exactly the records that ``attn-zoo records verify`` accepts.
 """

@@ -42,8 +42,8 @@ def watched(limit: float, path: Path) -> Iterator[None]:
 
 
 def beat() -> None:
-    """Report that the process does not hang, which restarts the time limit of ``watched``. Training and evaluation call this
-    between batches."""
+    """Restart the time limit of ``watched``, because the process does not hang. Training and evaluation call this function between
+    batches."""
     if _watched:
         _wait(*_watched[-1])
 
