@@ -13,8 +13,8 @@ from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
-    """Positions of each hash round, sorted by bucket and divided into chunks of slots. All positions of a chunk are in the same
-    bucket.
+    """Positions of each hash round (one hash of all positions), sorted by bucket and divided into chunks of slots. A slot holds one
+    position, or is empty. All positions of a chunk are in the same bucket.
 
     The rank of a position in its bucket counts only earlier valid positions. So the chunk of a position does not depend on later
     positions, and padding is left out. Each bucket starts a new chunk.

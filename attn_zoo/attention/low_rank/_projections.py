@@ -64,15 +64,15 @@ class LowRankOptions:
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
-    """Initialisation of learned E and F: ``random`` draws from N(0, 1/n), ``average`` from N(1/n, 1/n), and ``pooling`` takes means
-    over k equal segments.
+    """Initialisation of learned E and F. ``random`` draws their elements from N(0, 1/n), and ``average`` from N(1/n, 1/n). With
+    ``pooling``, each projected key is the mean of one of k equal segments.
     """
     equalised: bool = added_later(False)
     """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. E and F must be
     learned.
     """
     frozen: bool = False
-    """If true, E and F stay as drawn, while the other weights are trained."""
+    """If true, E and F keep their initial values, while the other weights are trained."""
     allow_full_rank: bool = False
     """If true, there may be n projected keys or more. This costs more than softmax attention, and allows exact comparisons with it.
     """

@@ -84,8 +84,8 @@ def window_block(left: int) -> int:
 def naive_attention(
     query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
 ) -> Rows:
-    """Return the outputs of ``attend_near`` from n × (few + n) weights, masked to the pairs ``near``. ``definition`` uses this
-    function.
+    """Return the outputs of ``attend_near`` from n × (r + n) weights, where r is the number of keys in ``few``. Only the pairs that
+    are True in ``near`` are seen. ``definition`` uses this function.
     """
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     seen = seen[:, None, None] if seen.dim() == 2 else seen

@@ -62,7 +62,8 @@ class Linformer(LowRankAttention[Options]):
         are √n E and √n F. Projections by windows (``mean``, ``max``, ``convolution``) have windows of ⌈n/k⌉ tokens, so there may
         be fewer than k windows. A window of padding alone is left out. The convolution runs over all channels of a head and has
         no bias.
-    Training: ``init=pooling`` together with ``equalised`` learns sooner than the default (``docs/reports/linformer.md``).
+    Training: with ``init=pooling`` and ``equalised``, tasks are learned in fewer steps than with the defaults
+        (``docs/reports/linformer.md``).
     """
 
     attend_sdpa = attend_triton = LowRankAttention.attend

@@ -29,8 +29,8 @@ class Options(DropoutOptions):
     projected_length: int = bounded(4, at_least(1, "projected keys"))
     """k, the number of projected keys to which a block of keys is compressed."""
     block_scale: float = bounded(1.0, above_zero("multiplies √(n k)"))
-    """Size c of a block divided by √(n k), where n is the length for which the mechanism is built. At 1 attention within blocks and
-    between blocks takes about the same FLOPs.
+    """Size c of a block divided by √(n k), where n is the length for which the mechanism is built. At 1, attention within blocks
+    and attention between blocks take about the same FLOPs.
     """
 
 
@@ -84,10 +84,10 @@ class LinformerCausal(Attention[Options]):
     Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k
         projected keys, and only later blocks see these. With c = √(n k) a query is compared with at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
-    Differs: the paper has no such form. If bidirectional, a query sees the projected keys of all other blocks. One E and one F
-        serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are set to
-        zero before they are projected. If the length of an input is not the length for which the mechanism is built, c and the
-        parameters stay the same. At much greater lengths the FLOPs grow with the square of the length.
+    Differs: the paper has no block-causal form. If bidirectional, a query sees the projected keys of all other blocks. One E and
+        one F serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are
+        set to zero before they are projected. If the length of an input is not the length for which the mechanism is built, c and
+        the parameters stay the same. At much greater lengths the FLOPs grow with the square of the length.
     """
 
     key_projection: nn.Parameter

@@ -106,8 +106,9 @@ def replace_attention(
         model: a model of timm, trained or not.
         attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``. A hybrid is a
             pattern of mechanisms that is repeated over the layers.
-        length: number of tokens in every layer, prefix tokens included. If images differ in size, it is the maximum. None reads it
-            from a VisionTransformer. Any other model is run once without gradients, and the tokens in each layer are counted.
+        length: number of tokens in every layer, prefix tokens included. If images differ in size, it is the maximum. None means the
+            number that a VisionTransformer states. Any other model is run once without gradients, and the tokens in each layer are
+            counted.
         example: input for that run. None means an image of the size for which the model is built.
         implementation, causal, fused, order, short_convolution, output_gate, **options: see ``attention_layer``.
 

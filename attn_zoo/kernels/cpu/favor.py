@@ -42,8 +42,8 @@ def average_over_features(
     """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Queries and keys are multiplied by d^-1/4 before their features
     are computed.
 
-    Saved for the backward pass are the inputs and, for each feature and head, a weighted mean of the values and the log of the
-    sum of the feature over the keys.
+    The inputs are saved for the backward pass. For each feature and head, a weighted mean of the values and the log of the sum of
+    the feature over the keys are saved, too.
 
     Args:
         log_map: map to log features; None means ℓ = ω·x - |x|²/2, the features of the softmax kernel.

@@ -33,8 +33,8 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Return ``weight @ tokens`` and, if ``weigh`` is set, also the product of ``weight`` and a column that is 1 at real tokens and
-    0 at padding. Under autocast, use its dtype.
+    """Return ``weight @ tokens`` and a second tensor. If ``weigh`` is set, this is the product of ``weight`` and a column that is 1
+    at real tokens and 0 at padding. Otherwise it is empty. Under autocast, both products have the dtype of autocast.
     """
     dtype = autocast_dtype(tokens)
     refuse_transforms(weight, tokens, allow=GRADIENTS)

@@ -56,7 +56,7 @@ class Segmentation:
 
     @property
     def distances(self) -> int:
-        """Number of different distances between a query and a key. If bidirectional, some distances are negative (to later keys)."""
+        """Number of distances that a query can have to a key. If bidirectional, some distances are negative (to later keys)."""
         return self.width if self.causal else self.width + self.length - 1
 
 

@@ -5,8 +5,8 @@ softmax.
 
 S are the scores. As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ
 2^(Sᵢⱼ log₂e). With L, any block of P = 2^(S log₂e − L) can be computed without the others. The backward pass has two kernels. They
-compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ, which also holds with dropout. These kernels take seven matrix products instead of the five of
-the whole-row kernels, so use those if the keys fit.
+compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ, which also holds with dropout. These kernels take seven matrix products, and the whole-row
+kernels only five. Use the whole-row kernels if the keys fit.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def attend_blocks_backward_query(
     FULL: tl.constexpr,
 ):
     """Triton kernel of the backward pass for queries. One program computes dQ, the gradient of one tile of queries of one head. It
-    also writes δ, the product of output and its gradient for each query, which the other backward kernel needs.
+    also writes δ, the dot product of the output and its gradient for each query. The other backward kernel needs δ.
     """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
