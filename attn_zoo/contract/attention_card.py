@@ -36,7 +36,8 @@ class AttentionCard:
     memory: Growth
     cost: Callable[[Geometry, Any], Cost]
     options: type
-    """Options class: a dataclass of int, float, bool, str or enum fields. Each field has a default or ``by_length``.
+    """Options class: a dataclass of int, float, bool, str or enum fields. Each field has a default, or is declared with
+    ``by_length``.
 
     Its ``__post_init__`` raises an error if a value breaks a rule.
     """

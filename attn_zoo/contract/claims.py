@@ -1,4 +1,4 @@
-"""Statements of a mechanism about itself: the sizes for which it is built, its capabilities, its cost and its extra projections."""
+"""Declarations of a mechanism: the sizes for which it is built, its capabilities, its cost and its extra projections."""
 
 from __future__ import annotations
 

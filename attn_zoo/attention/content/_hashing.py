@@ -47,8 +47,8 @@ def rotation_columns(buckets: int) -> int:
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Return the bucket of each position in each round: the argmax over [x R; -x R], where R are the ``rotations`` (Andoni et al.
-    2015). If several hashes are combined, each gives one digit of the bucket's number.
+    """Return the bucket of each position in each round (one round per independent hash): the argmax over [x R; -x R], where R are
+    the ``rotations`` (Andoni et al. 2015). If several hashes are combined, each gives one digit of the bucket's number.
     """
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:

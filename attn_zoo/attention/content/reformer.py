@@ -96,14 +96,15 @@ class Reformer(RedrawnAttention[Options]):
         shares queries and keys. Appendix A averages the outputs of the rounds, weighted by their normalisers exp z, and subtracts
         log N from the score of a key that N rounds find.
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: each bucket starts a new chunk, and the chunk before it belongs to the same bucket. By Eq. 6 alone that chunk may
-        belong to another bucket, so later or padded positions would change which pairs are compared. If attention is bidirectional,
-        the first chunk of a bucket also sees the last one, so every position is seen. Padding is left out. If there are more than
-        16 buckets, the number of a bucket combines several cross-polytope hashes with at most 16 buckets each. The paper uses a
-        single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on average; in the paper it holds
-        half a chunk. A key that N rounds find counts in the first of them only. In the paper it counts N times with weight 1/N,
-        which is equal. The hashes are drawn once, so evaluation is deterministic. They are drawn again in training only, and only
-        with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does not divide them.
+    Differs: each bucket starts a new chunk, and a chunk sees the chunk before it only if both belong to the same bucket. By Eq. 6
+        alone, the chunk before may belong to another bucket, so later or padded positions would change which pairs are compared. If
+        attention is bidirectional, the first chunk of a bucket also sees the last one, so every position is seen. Padding is left
+        out. If there are more than 16 buckets, the number of a bucket combines several cross-polytope hashes with at most 16
+        buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on
+        average; in the paper it holds half a chunk. A key that N rounds find counts in the first of them only. In the paper it
+        counts N times with weight 1/N, which is equal. The hashes are drawn once, so evaluation is deterministic. They are drawn
+        again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does not
+        divide them.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.contract import Bound, softmax_over_valid
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
-"""Values of α with closed forms."""
+"""Values of α for which the weights have a closed form."""
 
 LEAST = 1.01
 """Smallest α above 1 that is accepted: the power 1/(α-1) amplifies rounding."""

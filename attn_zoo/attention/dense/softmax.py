@@ -23,8 +23,8 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values: queries × keys × head_dim
-    multiply-adds per head each. Causality saves none, because all weights are computed.
+    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. Each of the two takes queries × keys
+    × head_dim multiply-adds per head. Causality saves none, because all weights are computed.
 
     The state is the KV cache of keys and values.
     """

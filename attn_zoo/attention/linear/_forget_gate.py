@@ -19,8 +19,9 @@ STEPS = (0.001, 0.1)
 class ForgetGate(nn.Module):
     """Module that computes log decays from logits. It has one parameter A per head, and one parameter b per head or channel.
 
-    The public layers draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
-    quantiles of both, the fastest A with the smallest step. So nothing is drawn at random when a layer is built.
+    Public implementations draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
+    quantiles of both distributions, and the largest A has the smallest softplus(b). So nothing is drawn at random when a layer is
+    built.
     """
 
     def __init__(self, heads: int, channels: int = 1) -> None:

@@ -140,8 +140,8 @@ class LogLinear(StateSpaceDuality):
         return 0, self.geometry.head_dim
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Return the outputs of the next tokens and the new state, read token by token. The past is divided into parts, each with
-        a memory of its own. If parts become complete with a token, they are joined with it into one longer part.
+        """Return the outputs of the next tokens and the new state, read token by token. The past is divided into parts, each with a
+        memory of its own. If a token completes some parts, these parts and the token are joined into one longer part.
 
         Raises:
             ValueError: the state belongs to another mechanism, batch, dtype or device.
