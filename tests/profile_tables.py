@@ -55,11 +55,14 @@ def regime() -> str:
         told += "Training"
     told += " had a fixed number of steps, so a mechanism that learns late looks like one that never learns."
     if older := _older(tables):
-        told += f" Some rows ran with an earlier version of the mechanism, which computed something else: {', '.join(older)}."
+        told += (
+            f" Some results of {', '.join(older[:-1])}{' and ' if older[1:] else ''}{older[-1]} come from an earlier version of "
+            "the mechanism, which computed something different."
+        )
     if late := late_learners():
         learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
         told += (
-            " Some mechanisms with a white cell learn the task with every seed if they are [trained for more steps]"
+            " A white cell can hide a mechanism that learns the task with every seed if it is [trained for more steps]"
             f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
         )
     return told
@@ -163,8 +166,8 @@ def trust() -> str:
         "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",
         "Controls": f"The controls are {', '.join(f'`{name}`' for name in controls)}. They cannot select tokens by content. "
         f"Softmax is better than the best control on {above} of {len(tables)} tasks.",
-        "Data": f"The data of a task are {' or '.join(sorted({table.data_title for table in tables}))}. Each score was computed on "
-        f"{tested[0]:,} to {tested[-1]:,} test examples.",
+        "Data": f"The data of the tasks are {' or '.join(sorted({table.data_title for table in tables}))}. Each score was computed "
+        f"on {tested[0]:,} to {tested[-1]:,} test examples.",
         "Device": f"All runs used {' and '.join(sorted({f'{t.precision} on the {t.device.upper()}' for t in tables}))}.",
     }
     return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())

@@ -173,7 +173,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
                 module.resize_length(length)
             except UnsupportedError as refusal:
                 if subject.card.can.any_length:
-                    raise Violation(f"any_length is claimed, but resize_length({length}) is refused") from refusal
+                    raise Violation(f"the card declares any_length, but resize_length({length}) is unsupported") from refusal
                 continue
             require(module.geometry == replace(geometry, queries=length, keys=length), f"resized to {module.geometry}")
             request = subject.draw(module)

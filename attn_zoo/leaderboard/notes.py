@@ -150,7 +150,7 @@ def _protocols(tables: Sequence[Table]) -> str:
     """Return the protocol and, for runs until the criterion, when a run ended."""
     caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
     ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
-    return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.{ended}"
+    return f"The runs follow protocol {', '.join(sorted({table.protocol for table in tables}))}.{ended}"
 
 
 def _average_notes(tables: Sequence[Table]) -> list[str]:

@@ -37,7 +37,7 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     read = [row for text in given for part in split(text) for row in read_rows(part)]
     rows = list(map(typed, read))
     if not rows:
-        raise ValueError(f"at least one configuration must be named, written {FORM}")
+        raise ValueError(f"at least one configuration must be named. Write it as {FORM}")
     if plain and (named := [row for row in rows if row.implementation != "auto"]):
         raise ValueError(f"{named[0]}: {plain}. Leave out :{named[0].implementation}")
     if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):

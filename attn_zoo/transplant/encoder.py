@@ -68,10 +68,7 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False
     )
     if not tokenizer.is_fast:
-        raise UnsupportedError(
-            f"the tokenizer of {subject.name} must be able to cut text into passages, and is not. Give a model with a "
-            "tokenizer.json"
-        )
+        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages. Give a model with a tokenizer.json")
     loaded.set_attn_implementation("sdpa")
     return Teacher(loaded.eval().requires_grad_(False), tokenizer, subject.name, subject.weights)
 

@@ -86,7 +86,7 @@ def _listed(level: Path) -> list[tuple[Path, int]]:
         for number, row in enumerate(_rows(path), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
                 raise DamagedDataError(
-                    f"{path}, row {number} must be a folder, a file, a number and a label of 0 or 1; got {' '.join(row)[:60]!r}"
+                    f"{path}, row {number} must hold a folder, a file, a number and a label of 0 or 1; got {' '.join(row)[:60]!r}"
                 )
             place, name = row[:2]
             if place not in existing:

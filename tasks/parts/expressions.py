@@ -56,5 +56,5 @@ def value_of(ids: Iterable[int]) -> int:
     if outer:
         raise ValueError(f"every bracket must be closed, but {len(outer)} are open at the end")
     if len(values) != 1:
-        raise ValueError(f"it must be one expression; got {len(values)}")
+        raise ValueError(f"the text must be one expression; got {len(values)} expressions")
     return values[0]

@@ -132,7 +132,7 @@ def test_a_run_id_its_beginning_and_a_file_mean_one_run(folder, capsys):
 
 def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_path):
     assert show(folder, "linfomer") == 2
-    assert "recorded: linformer@digits, linformer@text, softmax@digits" in capsys.readouterr().err
+    assert "Recorded: linformer@digits, linformer@text, softmax@digits" in capsys.readouterr().err
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
     assert show(folder, str(broken)) == 2

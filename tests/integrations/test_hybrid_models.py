@@ -84,6 +84,6 @@ def test_a_layer_without_a_cache_of_its_own_refuses_cached_generation_by_name():
     model = replace_attention(tiny.build("gpt2"), "linear+block_sparse", **small)
     assert not model.config.use_cache
     ids = tiny.inputs("gpt2")["input_ids"][:, :5]
-    with pytest.raises(UnsupportedError, match=r"block_sparse cannot continue from this DynamicCache; .* use_cache=False"):
+    with pytest.raises(UnsupportedError, match=r"block_sparse cannot continue from this DynamicCache\. .* use_cache=False"):
         generate(model, ids, cached=True)
     assert generate(model, ids, cached=False).sequences.shape == (3, 13)

@@ -281,7 +281,7 @@ def test_images_of_other_sizes(name):
     if card(name).can.any_length:
         assert model(larger).shape == (2, 3)
     else:
-        with pytest.raises(UnsupportedError, match=r"built for 17 keys .*; got 25.*set_input_size\(model, img_size=...\)"):
+        with pytest.raises(UnsupportedError, match=r"built for 17 tokens .*; got 25.*set_input_size\(model, img_size=...\)"):
             model(larger)
         assert model(images(2, 1, 8, 4)).shape == (2, 3)  # all of these claim `shorter`
     refusal = ""

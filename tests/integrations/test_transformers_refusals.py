@@ -73,19 +73,19 @@ def test_soft_capping_is_refused():
     model = replace_attention(transformers.Gemma2ForCausalLM(config), "softmax").model
     states = torch.randn(1, 10, 16)
     positions = model.rotary_emb(states, torch.arange(10)[None])
-    with pytest.raises(UnsupportedError, match="softmax does not support softcap"):
+    with pytest.raises(UnsupportedError, match="softmax does not support the argument softcap"):
         model.layers[0].self_attn(states, position_embeddings=positions, attention_mask=None)
 
 
 def test_a_position_bias_is_refused():
-    with pytest.raises(UnsupportedError, match=r"does not support position_bias|attention interface"):
+    with pytest.raises(UnsupportedError, match=r"does not support the argument position_bias|attention interface"):
         replace_attention(transformers.T5EncoderModel(transformers.T5Config(**T5)), "softmax", length=24)(IDS)
 
 
 def test_a_direction_that_changed_is_refused():
     model = replace_attention(tiny.build("bert"), "softmax")
     model.config.is_decoder = True
-    with pytest.raises(UnsupportedError, match="asks for causal attention, and its mechanisms were built bidirectional"):
+    with pytest.raises(UnsupportedError, match="uses causal attention, but its mechanisms were built for bidirectional attention"):
         model(IDS)
 
 

@@ -334,7 +334,7 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
         (lambda level: edit(level / "metadata/2.npy", b"imgs/2", b"imgs/9"), r"imgs/9/sample_0.png does not exist"),
         (
             lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0"),
-            r"2.npy, row 1 must be a folder, a file, a number",
+            r"2.npy, row 1 must hold a folder, a file, a number",
         ),
         (
             lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"),

@@ -69,8 +69,9 @@ def _site(name: str, module: Any) -> Site:
     heads = _first(module, "num_attention_heads", "num_heads", "n_heads") or getattr(config, "num_attention_heads", None)
     if heads is None:
         raise UnsupportedError(
-            f"{name} ({type(module).__name__}) cannot be replaced, because its number of heads is not found "
-            "(num_attention_heads, num_heads or n_heads). List only other modules in layers="
+            f"{name} ({type(module).__name__}) cannot be replaced, because it has none of the "
+            "attributes num_attention_heads, num_heads and n_heads, which give the number of heads. List only other modules in "
+            "layers="
         )
     head_dim = _first(module, "head_dim", "attention_head_size") or config.hidden_size // heads
     crosses = bool(getattr(module, "is_cross_attention", False)) or any(

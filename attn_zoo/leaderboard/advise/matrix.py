@@ -36,7 +36,10 @@ def verdict_matrix(tables: Sequence[Table]) -> str:
     found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
     directions = dict.fromkeys(column.direction for column in found.columns)
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    said = f"The signs mean: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing."
+    said = (
+        f"The signs mean: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing. Not trained means that the "
+        "mechanism was run, but its loss did not fall at any seed."
+    )
     return "\n\n".join([said, *(tabulated(_grid(found, known, direction), "github") for direction in directions)])
 
 

@@ -52,7 +52,8 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
     """
     notes = [
         f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
-        f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. It must do so on every task tested.",
+        f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. The table names a "
+        "mechanism only if it matches softmax on every task in the column *tested on*.",
         "The column *against softmax* has the difference in score on the mechanism's worst task. That is the task on which the "
         "interval of the difference reaches lowest.",
     ]
@@ -74,7 +75,7 @@ def _lacking(answer: Answer) -> str:
     """Return which evidence is missing, short enough for a cell: the tasks that were not run, or else the whole reason."""
     long = f" with {answer.shortest:,} tokens or more" if answer.shortest else ""
     return (
-        f"no task{long} was run; these remain: {', '.join(answer.missing)}"
+        f"no task{long} was run; there are {', '.join(answer.missing)}"
         if answer.missing and not answer.evidence
         else no_evidence(answer)
     )
