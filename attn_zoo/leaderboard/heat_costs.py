@@ -67,7 +67,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
         whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
             count = row.mechanism_flops_4096
-            if whole and (count or (count == 0 and row.control)):  # 0 is unknown but for controls: ``findings.costs``
+            if whole and (count or (count == 0 and row.control)):  # 0 means unknown, except for controls
                 alone.setdefault(name, count / whole)
     if alone:
         widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})

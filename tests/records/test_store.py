@@ -204,7 +204,7 @@ def test_a_done_record_needs_a_score_and_no_reason():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dim": 10, "heads": 4}, "divisible"),
+        ({"dim": 10, "heads": 4}, "must be a multiple of"),
         ({"heads": 0}, "an integer >= 1"),
         ({"dropout": 1.0}, "must be at least 0 and less than 1"),
         ({"mlp_ratio": 0}, "above 0"),
