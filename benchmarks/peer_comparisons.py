@@ -56,7 +56,7 @@ class Comparison:
     attention: str
     peers: Mapping[str, Peer]
     hyperparameter: str = ""
-    """Option that both sides share; empty where there is none."""
+    """Name of the option that both sides share; empty if there is none."""
     value: int = 0
     """Default value of the hyperparameter."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -243,7 +243,7 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
 
 
 def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
-    """Build the layer of one side of a comparison.
+    """Return the layer of one side of a comparison.
 
     Args:
         name: name of the comparison, or ``BASELINE`` for softmax attention.

@@ -14,7 +14,7 @@ from attn_zoo.count.rigs import Subject
 from attn_zoo.result_files import read_results, write_text
 
 NO_TIME = "no time left"
-"""Beginning of the failure of a cell that was left out for lack of time; the same command measures it later."""
+"""First words of the failure of a cell that was left out for lack of time. The same command measures the cell later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from attn_zoo.bench.measurement import Cell, Figures
 from attn_zoo.count.memory import by_line
 
 Ask = Callable[..., Any]
-"""Function that calls a method of the object in the worker process, given its name and arguments."""
+"""Function that gets the name and the arguments of a method, and calls this method of the object in the worker process."""
 
 Answer = Mapping[str, float | list[float] | None]
 """Measured value of each quantity. It is a list if several steps were tried."""

@@ -21,7 +21,7 @@ ORDERS: Mapping[str, str] = {
     "there and back": "in an order that turns round each round (A B, B A)",
     "shuffled": "in a new order each round, shuffled",
 }
-"""Orders of the subjects within rounds, in words. Rounds are interleaved: each times every subject before the next begins."""
+"""Orders of the subjects within rounds, in words. Rounds are interleaved: each round times every subject once."""
 
 _KEEP = str(2**35)  # bytes; more than any tensor here
 

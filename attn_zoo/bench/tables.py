@@ -55,8 +55,8 @@ def decimals(value: float) -> int:
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """Return why a measurement failed, as one word such as ``OOM``. It is the first word of the stated reason for the first of the
-    ``quantities`` that failed. Return ``-`` if none of them failed."""
+    """Return why a measurement failed, as one word such as ``OOM``. If several of the ``quantities`` failed, this is the reason of
+    the first. Return ``-`` if none of them failed."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 

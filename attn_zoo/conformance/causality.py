@@ -32,7 +32,7 @@ class Scene:
     change: Callable[[Tensor], Tensor]
     past: float = 1.0
     opposed: bool = False
-    """Keys are the negated queries, so that the score of a position with itself is not above zero."""
+    """True to use the negated queries as keys, so that the score of a position with itself is not above zero."""
 
     def __str__(self) -> str:
         size = f"{self.past:g} times as large" if self.past > 1 else f"{1 / self.past:g} times as small"

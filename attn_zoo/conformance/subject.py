@@ -51,8 +51,8 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs. It is float64 on a CPU, because its rounding errors are far smaller than mistakes. On other devices,
-        and for kernels that multiply in 16 bits, it is ``single``."""
+        """Dtype of the inputs. It is ``single`` for kernels that multiply in 16 bits and on every device but a CPU. Otherwise it is
+        float64, in which rounding errors are far smaller than mistakes."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property

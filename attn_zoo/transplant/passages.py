@@ -16,7 +16,7 @@ from attn_zoo.analysis.text import stretches
 
 TELLING = 20
 """Minimum number of characters of a line that is compared with the test text. Shorter lines, such as headings, may
-occur in both.
+occur both in the training text and in the test text.
 """
 SHORTEST = 8
 """Minimum number of tokens of a shortened passage, including special tokens."""

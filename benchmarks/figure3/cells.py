@@ -39,12 +39,12 @@ class Arm:
 
     @property
     def layer(self) -> str:
-        """Words for the layer: ``bare`` without a short convolution, or the width of the convolution."""
+        """Description of the layer: ``bare`` if it has no short convolution, otherwise the width of the convolution."""
         return f"short convolution of {self.convolution}" if self.convolution else "bare"
 
     @property
     def name(self) -> str:
-        """Words for the layer and, if it is not the default, the initialisation of E and F."""
+        """Description of the layer and, if it is not the default, of the initialisation of E and F."""
         return f"{self.layer}, {self.start}" if self.start else self.layer
 
 

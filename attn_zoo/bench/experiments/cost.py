@@ -1,5 +1,5 @@
-"""Cost of a step: time, throughput, memory and the largest batch. The step is that of a mechanism alone, or of up to a whole
-model."""
+"""Cost of a step: time, throughput, memory and the largest batch. A step is one of a mechanism alone, of a layer, of a block
+or of a whole model."""
 
 from __future__ import annotations
 
