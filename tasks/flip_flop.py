@@ -31,7 +31,8 @@ class Options(SyntheticOptions):
     symbols: int = 2
     """Number of different symbols, which are the classes."""
     ignored: float = 0.8
-    """Share of ignore instructions in training, validation and a third of the test; write and read are equally frequent."""
+    """Share of ignore instructions in training, validation and the first third of the test. The other instructions, write and read,
+    are equally frequent."""
     sparse: float = 0.98
     """Share of ignore instructions in the second third of the test. The last write is then far back."""
     dense: float = 0.1
@@ -86,12 +87,12 @@ class FlipFlop(SyntheticTask):
     """Prediction, at every read instruction, of the symbol that followed the latest write instruction.
 
     An example begins like ``w 1 i 0 r 1 i 1 r 1``. Here ``w``, ``i`` and ``r`` are the instructions to write, ignore and read, and
-    a symbol follows each instruction. After a write or an ignore it is any symbol; after a read it is the symbol written last. The
-    first instruction is a write, and the last is a read. The label is at the read instruction, right before the symbol. The symbols
-    after earlier reads are therefore informative too.
+    a symbol follows each instruction. After a write or an ignore, the symbol is random; after a read, it is the symbol that was
+    written last. The first instruction is a write, and the last is a read. The label is at the read instruction, right before the
+    symbol. The symbols after earlier reads are therefore informative too.
 
-    The test has three equal parts with separate scores. One is drawn like training; the others have more (sparse) or fewer (dense)
-    ignore instructions.
+    The test has three equal parts with separate scores. The first part is drawn like training examples; the others have more
+    (sparse) or fewer (dense) ignore instructions.
 
     Source: the flip-flop language of Liu et al. 2023, Section 3, with 512 tokens and two symbols. The share of ignore instructions
         is 0.8 in training, and 0.98 (sparse) and 0.1 (dense) out of distribution. The authors train a Transformer with 6 layers

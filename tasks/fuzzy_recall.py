@@ -28,11 +28,12 @@ class Options(SyntheticOptions):
     length: int = 128
     """Length in tokens. The sequence is filled with keys and their values until no other pair fits."""
     pairs: int = 8
-    """Number of different keys in an example, each with one value. More pairs must fit into ``length``, so that keys recur."""
+    """Number of different keys in an example, each with one value. ``length`` must have room for more pairs than that, so that keys
+    recur."""
     vocabulary: int = 16
     """Number of different tokens of keys and values together, an even number. Half of them are for keys."""
     longest: int = 3
-    """Largest number of tokens in a key or a value. All numbers from 1 to this one are equally frequent."""
+    """Largest number of tokens in a key or a value. All numbers from 1 to ``longest`` are equally frequent."""
 
     def __post_init__(self) -> None:
         require_range("fuzzy_recall.longest", self.longest, 1, 4, "counts tokens of a key or a value")
@@ -90,9 +91,9 @@ class FuzzyRecall(SyntheticTask):
     last token of the key, and each further token at the token before it. Keys and values share no tokens, so the end of a motif is
     visible, but only at its last token.
 
-    Source: fuzzy in-context recall of Poli et al. 2024 and its code. It has 128 tokens, a vocabulary of 16, and motifs of up to 3
-        tokens. The authors train width 128 on 12,800 examples for 200 epochs in batches of 128. Their learning rates are 1e-4, 5e-4
-        and 1e-3, with weight decay 0 and 0.1.
+    Source: fuzzy in-context recall of Poli et al. 2024 and its code. An example has 128 tokens, with a vocabulary of 16 and motifs
+        of up to 3 tokens. The authors train width 128 on 12,800 examples for 200 epochs in batches of 128. Their learning rates are
+        1e-4, 5e-4 and 1e-3, with weight decay 0 and 0.1.
     Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Two tokens of a
         motif may be equal here. Keys of all lengths are tested here; the source tests only the longest ones. Only values are
         predicted, in training too; the source predicts every next token in training. Classes are the tokens of values here, and all

@@ -127,7 +127,8 @@ class Haystack(SyntheticTask):
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return the tokens and the labels of at most ``rows`` new examples, and the position at which each needle starts."""
+        """Return the tokens and the labels of at most ``rows`` new examples, and the position at which the needle of each example
+        starts."""
         return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:

@@ -25,8 +25,7 @@ class Options:
     title: str = "images"
     """Name of the data in tables."""
     channels: int = 3
-    """Number of channels, 1 or 3. The images in the file must have these channels, this ``height`` and ``width``, and this number
-    of ``classes``."""
+    """Number of channels, 1 or 3. The file must match this number and the options ``height``, ``width`` and ``classes``."""
     height: int = 32
     width: int = 32
     classes: int = 10

@@ -136,7 +136,7 @@ class FolderExamples(Examples):
 
     Args:
         files: image files with their classes.
-        at: indices in ``files`` of the files that are examples, in order.
+        at: index in ``files`` of each example.
         side: side in pixels to which each image is scaled.
         crop: share of the shorter side that remains after the central crop.
         scale: standardised value of each of the 256 levels of a pixel, for each channel.

@@ -24,7 +24,7 @@ class Options(PublishedOptions):
     patch: int = 4
     """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
     valid: int = 5_000
-    """Number of validation images, the last ones of the published training images."""
+    """Number of validation images. The last of the published training images are used."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop or timm; no reflections, because a reflected digit is not a digit."""
     root: str = ""
@@ -56,8 +56,8 @@ class Mnist(PublishedTask):
     """Classification of 28 × 28 images of handwritten digits.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split. Here the last ``valid`` training images form it. No image occurs twice in the
-        source.
+    Differs: the source has no validation split. Here the last ``valid`` training images form this split. No image occurs twice in
+        the source.
     """
 
     options: Options

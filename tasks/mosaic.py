@@ -1,5 +1,5 @@
-"""Mosaic of handwritten digits and marks. The first cell shows a mark, and the digit to the right of the same mark must be
-predicted."""
+"""Mosaic of handwritten digits and marks. The first cell shows a mark. The same mark occurs in one other cell, and the digit to the
+right of that cell must be predicted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split(
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
 """Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
 BLANK = len(MARKS)
-"""Index of the blank image in a pool, which holds marks, the blank image, and digits."""
+"""Index of the blank image in a pool. A pool has the images of marks, then the blank image, then images of digits."""
 
 
 @dataclass
@@ -105,8 +105,8 @@ class Options(SyntheticOptions):
     },
 )
 class Mosaic(SyntheticTask):
-    """Prediction of a digit in a grid of images. The first cell shows a mark. The mark occurs once more, and the digit to the
-    right of that place must be predicted. The prediction is made at the class token.
+    """Prediction of a digit in a grid of images. The first cell shows a mark. The same mark occurs in one other cell, and the digit
+    to the right of that cell must be predicted. The prediction is made at the class token.
 
     A mosaic is a grid of cells, and each cell is one patch. ``marks`` different marks occur in one cell each, with a different
     digit to the right of each. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the
@@ -114,8 +114,9 @@ class Mosaic(SyntheticTask):
     that is drawn independently of the label, so that counts are uninformative. If ``kinds`` is less than 10, the other digits do
     not occur in the mosaic.
 
-    With one mark, the task is search: the class token must find the cell after the mark. With several marks, it is recall: the mark
-    must also match the first cell. A model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
+    With one mark, the task is search: the class token must find the cell after the mark. With several marks, the task is recall:
+    the token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot match them has
+    an accuracy of 1 / ``marks``.
 
     Source: 1,797 images from scikit-learn with grey levels from 0 to 16. They are divided as in the task ``digits``, so that no
         image of a digit is in two splits. The marks and the question are new. The question is that of associative recall (Arora et

@@ -149,12 +149,12 @@ class Mqar(SyntheticTask):
     occur has an accuracy of 1 / ``pairs``.
 
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
-    Differs: the source is causal. Here that is an option, which the presets ``cpu``, ``lra`` and ``profile_decoder`` set, so that
-        mechanisms without a causal form can be tested too. (A bidirectional model takes many times longer to learn which neighbour
-        of a key is its value.) The source draws the gaps before the queries for one pair after another. There, the first pairs tend
-        to be queried first, so the position of a query is informative. Here the same gaps are assigned to the pairs in random
-        order, and the position is not informative. Filler tokens are never keys or values here. In the source, the filler is one
-        blank, or any tokens, keys included. Classes are only the values here, and all tokens in the source. The vocabulary is
+    Differs: the source is causal. Here ``causal`` is an option, so that mechanisms without a causal form can be tested too. The
+        presets ``cpu``, ``lra`` and ``profile_decoder`` set it. (A bidirectional model takes many times longer to learn which
+        neighbour of a key is its value.) The source draws the gaps before the queries for one pair after another. There, the first
+        pairs tend to be queried first, so the position of a query is informative. Here the same gaps are assigned to the pairs in
+        random order, and the position is not informative. Filler tokens are never keys or values here. In the source, the filler is
+        one blank, or any tokens, keys included. Classes are only the values here, and all tokens in the source. The vocabulary is
         smaller by default, because a large vocabulary takes more training steps. A validation split is drawn here; the source
         reports the best of four learning rates.
     """

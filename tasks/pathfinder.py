@@ -152,14 +152,14 @@ class Pathfinder(Task):
     Differs: the source puts dots on ends without regard to the label. The two ends of one path point towards each other and have
         typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a positive
         and a negative image. In both images of a pair, the dots have the same distance from each other and from the border, and the
-        paths leave the dots in the same directions. Little of this cue remains; most remains at side 16. Dashes of one path are
-        nearer to each other than to any other path by at least a pixel, so labels are unambiguous. In the source, the smallest
-        distance is the same within a path and between paths. Paths grow in both directions from their middle, anywhere in the
-        image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
-        counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new. The
-        published files (``files=lra``) have no splits. They are divided into eight tenths train, one valid and one test, as in Long
-        Range Arena, but in another order than that of TensorFlow Datasets. Images that also occur in a later split are left out of
-        the earlier one.
+        paths leave the dots in the same directions. These cues are therefore weak; they are strongest at side 16. Dashes of one
+        path are nearer to each other than to any other path by at least a pixel, so labels are unambiguous. In the source, the
+        smallest distance is the same within a path and between paths. Paths grow in both directions from their middle, anywhere in
+        the image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges,
+        from counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new.
+        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth
+        test, as in Long Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are
+        left out of the earlier one.
     """
 
     options: Options

@@ -25,7 +25,7 @@ class Options:
     """Options of the task ``pixels``."""
 
     side: int = 32
-    """Side in pixels: 32 as published, or 16 or 8, with means over squares, for quick runs."""
+    """Side in pixels: 32, as published, or 16 or 8 for quick runs. Pixels of smaller images are means over squares."""
     train: int = 0
     """Number of training images. The first images are used; 0 means all except the validation images."""
     valid: int = 5_000
@@ -87,7 +87,7 @@ class Pixels(Task):
     Source: Tay et al. 2020: 45,000 training, 5,000 validation and 10,000 test images of 1,024 pixels.
     Differs: the source computes grey levels in floating point, so levels may differ by one. Its validation images are the last
         tenth of the training split in the order of TensorFlow Datasets. Here validation has equally many images of every class, and
-        images are ordered by a digest of each.
+        the images are ordered by a digest of each image.
     """
 
     options: Options

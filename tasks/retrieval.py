@@ -39,7 +39,7 @@ class Files(Enum):
     newsgroups = "newsgroups"
     """Pairs of posts of one newsgroup or of two newsgroups, a substitute for AAN."""
     aan = "aan"
-    """Pairs of papers, of which one cites the other or not, from the files of Long Range Arena."""
+    """Pairs of papers from the files of Long Range Arena: one paper cites the other, or neither does."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Options:
     files: Files = Files.newsgroups
     """``newsgroups`` or ``aan``."""
     length: int = 512
-    """Number of bytes that are read of each document, from its beginning; 4,000 in Long Range Arena."""
+    """Number of bytes that are read from the beginning of each document; 4,000 in Long Range Arena."""
     train: int = 20_000
     """Number of training pairs to draw. With ``files=aan``, the first pairs of the file are used, and 0 means all."""
     valid: int = 2_000
@@ -118,11 +118,11 @@ class Retrieval(Task):
     Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and results name it.
         Pairs are posts of 20 Newsgroups. Half of the pairs are from one group, and half are from two groups. Only the author's own
         text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer than
-        100 characters are left out. Nine tenths of the published training posts form the pairs of train, one tenth those of valid,
-        and the published test posts those of test. No post, cut to ``length``, is in two splits. The first post of a pair is drawn
-        in the same way for both classes. The second post comes from the same group or from all other groups, so a single post is
-        hardly informative about the class. With ``files=aan``, the three published splits are used. Pairs of train and valid that
-        also occur in a later split, in either order, are left out. A paper may be in many pairs.
+        100 characters are left out. Pairs of train are made from nine tenths of the published training posts, pairs of valid from
+        the other tenth, and pairs of test from the published test posts. No post, cut to ``length``, is in two splits. The first
+        post of a pair is drawn in the same way for both classes. The second post comes from the same group or from all other
+        groups, so a single post is hardly informative about the class. With ``files=aan``, the three published splits are used.
+        Pairs of train and valid that also occur in a later split, in either order, are left out. A paper may be in many pairs.
     """
 
     options: Options

@@ -114,7 +114,7 @@ class Selective(SyntheticTask):
     other tokens.
 
     Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
-        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits on which efficient attentions
+        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits on which efficient mechanisms
         differ.
     """
 

@@ -32,9 +32,10 @@ class Options:
     """Options that all tasks of text classification have."""
 
     length: int = 256
-    """Number of tokens of an example, from its beginning. If two texts are too long, the longer one is cut."""
+    """Largest number of tokens of an example; the rest is cut off. If an example has two texts, the longer one is cut."""
     tokens: Tokens = Tokens.bytes
-    """``bytes``, ``wordpiece`` or ``bpe`` learned from the training split, or ``file``."""
+    """``bytes``; ``wordpiece`` or ``bpe``, which are learned from the training split; or ``file``, for the file in the option
+    ``tokenizer``."""
     vocabulary: int = 0
     """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
     65,536 for ``file``."""
@@ -100,8 +101,8 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
 class Sentences(Task):
     """Classification of one text, or of two texts with a separator between them.
 
-    Source: Wang et al. 2020, arXiv:2006.04768, Table 2. It reports the accuracy on the published development split, or on the test
-        split of IMDB. The models were pretrained on books and an encyclopedia and then trained on each data set.
+    Source: Wang et al. 2020, arXiv:2006.04768, Table 2. The table reports the accuracy on the published development split, or on
+        the test split of IMDB. The models were pretrained on books and an encyclopedia and then trained on each data set.
     Differs: networks are trained from scratch. The labels of GLUE's test splits are hidden. The published development split is
         therefore the test split here, complete, and validation is cut from the training split. Training examples that also occur in
         the test split are left out, and so are duplicates. Examples are equal if their tokens are equal. Learned tokenisers use the
@@ -236,7 +237,7 @@ class QnliOptions(Options):
     """Options of the task ``qnli``."""
 
     length: int = 384
-    """Number of tokens of an example. If the question and the sentence are too long, the longer one is cut."""
+    """Largest number of tokens of an example. If the question and the sentence together are too long, the longer one is cut."""
     files: QnliFiles = QnliFiles.published
     """``published``, or ``dev`` if only that split is available."""
 
@@ -309,7 +310,7 @@ class MrpcOptions(Options):
     """Options of the task ``mrpc``."""
 
     length: int = 384
-    """Number of tokens of an example. If two sentences are too long, the longer one is cut."""
+    """Largest number of tokens of an example. If the two sentences together are too long, the longer one is cut."""
 
     owner: ClassVar[str] = "mrpc"
 
@@ -344,7 +345,7 @@ class ImdbOptions(Options):
     """Options of the task ``imdb``."""
 
     length: int = 1_024
-    """Number of tokens of a review, from its beginning."""
+    """Number of tokens that are read from the beginning of each review."""
 
     owner: ClassVar[str] = "imdb"
 

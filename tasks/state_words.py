@@ -99,7 +99,8 @@ class Options(SyntheticOptions):
     },
 )
 class StateWords(SyntheticTask):
-    """Prediction of the product of all permutations so far. The product is the state of an automaton that every element can change.
+    """Prediction of the product of all permutations so far. The product is the state of an automaton, and every element can change
+    this state.
 
     A sequence of group elements is called a word. With a fixed number of layers, some mechanisms cannot represent the state, so
     they track it over short words only. Softmax and linear attention are such mechanisms. For parity, so are recurrences whose

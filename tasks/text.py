@@ -26,7 +26,7 @@ class Options:
     """Options of the task ``text``."""
 
     length: int = 1_024
-    """Number of bytes that are read of a review, from its beginning; 1,000 to 4,000 in Long Range Arena."""
+    """Number of bytes that are read from the beginning of each review; 1,000 to 4,000 in Long Range Arena."""
     train: int = 0
     """Number of training reviews. The first reviews are used; 0 means all except the validation reviews."""
     valid: int = 2_500

@@ -20,7 +20,7 @@ arguments do not."""
 
 FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
 FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
-"""Possible paths of the three files below the data folder."""
+"""Possible paths, below the data folder, of the folder that contains the three files."""
 
 _IDS = {word: at for at, word in enumerate(VOCABULARY) if at}
 

@@ -36,8 +36,8 @@ SIGNATURE_LINES = 12
 
 
 def body(post: str) -> str:
-    """Return the author's own text of a post. Removed are headers, quotations with the lines that introduce them, the signature,
-    and names of newsgroups."""
+    """Return the author's own text of a post. Headers, quotations with the lines that introduce them, the signature, and names of
+    newsgroups are removed."""
     lines = post.replace("\r\n", "\n").partition("\n\n")[2].split("\n")
     kept = [line.rstrip() for line in lines if not _is_quotation(line)]
     for place, line in enumerate(kept):

@@ -1,4 +1,4 @@
-"""Examples in memory, which are tensors with a digest of their content, and standardisation of grey levels."""
+"""Examples that are stored in memory as tensors, and standardisation of grey levels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class ArrayExamples(Examples):
         labels: one label for each example, or one for each position. Positions without a label have ``UNASKED`` (for classes) or
             NaN (for numbers).
         valid: True for a real token or frame and False for padding; None without padding.
-        scale: standardised value of each of the 256 levels of a pixel, for each channel; for images that are stored as bytes.
+        scale: only for images that are stored as bytes: the standardised value of each of the 256 levels of a pixel, for each
+            channel.
 
     Raises:
         ValueError: the split is empty, or the numbers of labels and inputs differ.

@@ -24,8 +24,7 @@ Images = UInt8[np.ndarray, "images side side"]
 Labels = UInt8[np.ndarray, " images"]
 
 _ATTEMPTS = 6
-"""Largest number of attempts to add a dash, divided by the number of dashes of an arm (half a path). Attempts that are undone later
-count too."""
+"""Number of attempts per dash of an arm (half a path) before the arm is given up. Attempts that are undone later count too."""
 _WAITING = 8
 """Largest number of scenes (images with their two long paths only) of one kind that wait for a partner."""
 _IN_VAIN = 20_000

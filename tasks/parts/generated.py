@@ -20,7 +20,7 @@ _BLOCKS_IN_VAIN = 20
 """Number of blocks without a new example, in a row, after which drawing fails."""
 
 Drawn = tuple[NDArray[np.int64], ...]
-"""Arrays of examples: tokens (examples, length), then others with one entry for each example."""
+"""Arrays of examples: tokens (examples, length), then other arrays with one entry for each example."""
 
 
 def draw_splits(

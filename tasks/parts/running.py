@@ -69,7 +69,8 @@ class TextOptions:
     length: int = 256
     """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
-    """``bytes``, ``wordpiece`` or ``bpe`` learned from the training texts, or ``file``."""
+    """``bytes``; ``wordpiece`` or ``bpe``, which are learned from the training texts; or ``file``, for the file in the option
+    ``tokenizer``."""
     vocabulary: int = 0
     """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
     65,536 for ``file``."""

@@ -36,8 +36,8 @@ class SyntheticOptions:
 
 
 class SyntheticTask(Task):
-    """Base class of tasks whose examples are drawn at random. No example is in two splits. Unless a subclass changes it, examples
-    are tokens without padding."""
+    """Base class of tasks whose examples are drawn at random. No example is in two splits. Examples are tokens without padding; a
+    subclass can change this."""
 
     options: SyntheticOptions
 

@@ -94,7 +94,7 @@ class ByteTokeniser(Tokeniser):
 
 
 class LibraryTokeniser(Tokeniser):
-    """Tokeniser of the library ``tokenizers``. The special tokens that it adds around a text are left out."""
+    """Tokeniser of the library ``tokenizers``. The special tokens that the library adds around a text are left out."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(FIRST + inner.get_vocab_size())
