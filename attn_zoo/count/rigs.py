@@ -1,4 +1,5 @@
-"""The four scopes in which a mechanism is measured. Each has a module, inputs, and in some scopes a step of an optimiser.
+"""The four scopes in which a mechanism is measured. Each scope has a module and its inputs; in two scopes, a step of an optimiser
+follows.
 
 - ``mechanism``: the mechanism alone; each of its inputs is a tensor (batch, heads, length, head_dim).
 - ``layer``: the mechanism with its projections, from (batch, length, dim) to the same shape.
@@ -43,7 +44,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A mechanism with its options and implementation, which is to be measured."""
+    """Mechanism to be measured, with its options and its implementation."""
 
     attention: str
     options: Mapping[str, Any]

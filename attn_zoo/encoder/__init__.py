@@ -1,4 +1,4 @@
-"""Networks around the mechanisms. Apart from the mechanism, they are the same for all."""
+"""Networks around the mechanisms. Networks for different mechanisms differ only in the mechanism."""
 
 from attn_zoo.encoder.build import build_model, build_paired_model, build_token_reader, share_initial_weights
 from attn_zoo.encoder.image import ImageClassifier, backbone_sizes

@@ -43,7 +43,8 @@ def build_model(
     Args:
         backbone: timm's name of a VisionTransformer, for patches only. The other sizes must be those of this model.
         shared_weights: if True, one block is applied ``depth`` times.
-        reuse_keys: if True, all applications of this block use the keys and values of the first one; for tokens and frames only.
+        reuse_keys: if True, all applications of this block use the keys and values of the first application; for tokens and frames
+            only.
         short_convolution, output_gate: arguments of ``MultiHeadAttention``, in every block.
         key_value_heads, latent_dim: arguments of ``MultiHeadAttention``; for tokens and frames only.
         positions: ``learned`` or, for tokens and frames only, ``none``.
@@ -132,8 +133,8 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
     """Copy parameters and buffers of ``reference`` to ``model``: all those with the same name and shape in both models.
 
-    A mechanism can have extra projections (``streams``). Each becomes a copy of one of the projections to queries, keys or values,
-    which its card names.
+    A mechanism can have extra projections (``streams``). Each stream becomes a copy of the projection (to queries, keys or values)
+    that the card of the mechanism names.
     """
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():

@@ -60,11 +60,12 @@ class TokenEncoder(nn.Module):
         vocabulary: number of token ids, padding (0) included; 0 for frames.
         channels: number of channels of a frame, which a linear map embeds; 0 for tokens.
         length: number of positions of the longest sequence, without the class token.
-        class_token: if True, a learned token is put in front.
+        class_token: if True, a learned token is put in front of each sequence.
         causal: if True, position i attends to positions up to i only.
         shared_weights: if True, one block is applied ``depth`` times. An option that has one value per layer must then have a
             single value.
-        reuse_keys: if True, all applications use the keys and values of the first one. The others then project queries only.
+        reuse_keys: if True, all applications use the keys and values of the first application. The other applications then project
+            queries only.
         short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers use in turn.
