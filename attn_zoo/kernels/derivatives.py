@@ -67,7 +67,7 @@ def once_differentiable(backward: Backward) -> Backward:
 
     Gradients are computed without a graph. With ``create_graph=True``, a graph node is then added between the gradients and the
     tensors on which they depend. This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at
-    once (``is_grads_batched``, ``vectorize``) raise an error, because kernels write into new tensors.
+    once (``is_grads_batched``, ``vectorize``) raise an error, because kernels write into new tensors, which PyTorch cannot batch.
     """
 
     @wraps(backward)

@@ -19,8 +19,8 @@ def fused_attention(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Queries:
-    """Return softmax(Q Kᵀ / √d) V over the allowed pairs. If a query has none, its output depends on PyTorch's back end: zeros, NaN
-    or a mean.
+    """Return softmax(Q Kᵀ / √d) V over the allowed pairs. If a query has no allowed key, its output depends on PyTorch's back end:
+    zeros, NaN or a mean.
 
     Raises:
         UnsupportedError: forward-mode differentiation is requested, or, on a backward pass, a second derivative.

@@ -28,7 +28,7 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the
-    values that later outputs need, which are none for a kernel of width 1.
+    values that later outputs need; a kernel of width 1 needs none.
     """
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None
@@ -64,7 +64,7 @@ class LocalConvolution(Attention[Options]):
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs Σₜ w_t ∘ v_{i+t}, with each shift t as an n × n matrix."""
+        """Return the outputs Σₜ w_t ∘ v_{i+t}. Each shift by t positions is an n × n matrix."""
         n, kernel = value.shape[2], self.options.kernel
         at, before = torch.arange(n, device=value.device), kernel - 1 if self.geometry.causal else kernel // 2
         shifts = [(at == at[:, None] + t - before).to(value.dtype) for t in range(kernel)]

@@ -165,7 +165,7 @@ class LinformerCausal(Attention[Options]):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed block by block. So no temporary tensor has more columns than there are keys that a block
+        """Return the outputs, computed block by block. No temporary tensor has more columns than the number of keys that a block
         sees.
         """
         projections = self.key_projection, self.value_projection

@@ -33,8 +33,8 @@ class Options(DropoutOptions):
     rank: int = share_of_length(8, most=64, bound=RANK)
     """r, the number of projected keys."""
     norms: bool = True
-    """If true, one layer norm is applied to the keys and values of the window, and another to the projected ones. Their scales then
-    match.
+    """If true, one layer norm is applied to the keys and values of the window, and another to the projected ones. The scales of
+    both then match.
     """
 
 

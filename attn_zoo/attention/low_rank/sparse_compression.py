@@ -107,8 +107,8 @@ class SparseCompression(hca.LengthCompression):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compress and score entry by entry, then attend to all entries and all n keys in one softmax, masked
-        to the chosen ones.
+        """Return the outputs: compress and score entry by entry, then attend to all entries and all n keys in one softmax. Entries
+        that were not chosen, and keys outside the window, are masked.
         """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)

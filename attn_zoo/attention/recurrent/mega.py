@@ -1,6 +1,7 @@
 """MEGA: Y = softmax(Q Kᵀ / √d) V + Z, softmax within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X) + ω ∘ X).
 
 EMA computes h damped moving averages sₜ of each channel, sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, and returns the weighted sum η·sₜ.
+Greek letters are learned.
 """
 
 from __future__ import annotations

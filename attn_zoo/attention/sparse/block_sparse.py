@@ -1,5 +1,5 @@
-"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j of some blocks. A fixed layout says which blocks each
-block sees.
+"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the keys j of some blocks. A fixed layout determines which blocks
+each block sees.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         dim: width of the tokens, divisible by ``num_heads``.
         num_heads: number of heads.
         qkv_bias, proj_bias: if True, the input projections, or the output projection, have a bias.
-        qk_norm: if True, ``norm_layer(head_dim)`` is applied to queries and keys, if the mechanism reads them, and to streams that
-            are initialised as queries or keys. Keys are then projected before they are compressed.
+        qk_norm: if True, ``norm_layer(head_dim)`` is applied to queries and keys that the mechanism reads, and to streams that are
+            initialised as queries or keys. Keys are then projected before they are compressed.
         scale_norm: if True, ``norm_layer(dim)`` is applied before the output projection.
         attn_drop: dropout rate of attention weights. The option ``dropout`` is used instead if it is given.
         proj_drop: dropout rate of the output.

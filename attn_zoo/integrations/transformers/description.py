@@ -70,7 +70,7 @@ def set_directions(config: Any, causal: Iterable[bool]) -> None:
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Return which directions occur among the mechanisms of a model with this configuration. The list has False if some are
+    """Return which directions occur among the mechanisms of a model with this configuration. The list contains False if some are
     bidirectional, and True if some are causal.
     """
     return list(_read(config).get("causal", ()))

@@ -63,11 +63,11 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
     get_max_cache_shape = get_max_length  # name in older versions
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Replace the examples of the batch by those at the given indices, in their order."""
+        """Replace the examples of the batch by those at the given indices, in the order of the indices."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Replace the examples of the batch by those at the given indices, in their order."""
+        """Replace the examples of the batch by those at the given indices, in the order of the indices."""
         self._change(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:

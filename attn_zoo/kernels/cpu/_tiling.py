@@ -10,7 +10,7 @@ from torch import Tensor
 
 CHEAP_BYTES = 16 * 2**20
 """Half of glibc's largest mmap threshold (32 MiB). Each allocation above the threshold causes new page faults, which cost several
-times the arithmetic on this memory. It is half, because other temporary tensors exist at the same time.
+times the arithmetic on this memory. Half is left to other temporary tensors.
 """
 
 BLOCK = CHEAP_BYTES // 4 // 4

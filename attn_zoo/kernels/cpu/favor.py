@@ -22,7 +22,7 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
-"""Log weight of a hidden key. It is finite, so examples of padding alone give no NaN, and negligible beside other log weights."""
+"""Log weight of a hidden key. It is finite, so examples of padding alone give no NaN. It is negligible beside other log weights."""
 
 
 @runtime_checkable

@@ -31,7 +31,9 @@ SHORTEST = 1e-12
 """Smallest divisor of a query. Queries are divided by their norms or, if a norm is smaller, by this number."""
 
 ROWS = 1024
-"""Number of positions hashed at once. Their products, which are several times as wide, then stay in the cache."""
+"""Number of positions hashed at once. The products of these positions with the rotations are several times as wide, and must stay
+in the cache.
+"""
 
 
 @dataclass(frozen=True, slots=True)

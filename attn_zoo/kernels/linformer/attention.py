@@ -7,7 +7,7 @@ needs neither O nor the denominator of the softmax, because it computes P and δ
 
     dV = Wᵀ dO    dW = dO Vᵀ    dP = dropout(dW)    dS = P ∘ (dP − δ)    dQ = dS K / √d    dK = dSᵀ Q / √d
 
-The backward pass works on Pᵀ (keys, queries). The keys are then the rows of its products. Hopper's matrix instruction needs 64
+The backward pass works on Pᵀ (keys, queries). The keys are then the rows of the products. Hopper's matrix instruction needs 64
 rows, and keys are padded to at least 64. dK and dV stay in registers while a program loops over its share of the queries. Partial
 sums are added afterwards in a fixed order, so the result does not depend on timing.
 """
