@@ -50,7 +50,8 @@ class Differential(Attention[NoOptions]):
 
     Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 −
         0.6 exp(−0.3 l). The output of each head is divided by its root mean square.
-    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the rows of vectors; λ_init → initial (c in the equation of the module).
+    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial (c in the equation of the
+        module).
     Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
         channel wider. A head of the paper is twice as wide as a head of its baseline, so half as many heads give the paper's
         sizes. Outputs are divided by their root mean square over the head, without a learned scale. The output projection can
