@@ -48,7 +48,9 @@ def test_images_run_with_shared_weights():
     assert found.status == "done" and found.counted["attention_parameters"] == 4 * (16 * 16 + 16)
 
 
-@pytest.mark.parametrize(("attention", "task", "words"), [("reformer", "listops", "reformer"), ("softmax", "digits", "for tasks on images")])
+@pytest.mark.parametrize(
+    ("attention", "task", "words"), [("reformer", "listops", "reformer"), ("softmax", "digits", "for tasks on images")]
+)
 def test_keys_that_cannot_be_reused_are_a_refused_run(attention, task, words):
     found = run(spec(attention, task, shared_weights=True, reuse_keys=True), Quiet())
     assert found.status == "refused" and words in str(found.reason)
