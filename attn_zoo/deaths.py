@@ -35,7 +35,7 @@ _note: mmap.mmap | None = None
 
 
 def shared() -> mmap.mmap:
-    """Return memory that a process and its parent share, for the notes of a process that will be forked next."""
+    """Return new memory that this process shares with the process that it forks next, for the notes of that process."""
     return mmap.mmap(-1, _SIZE)
 
 

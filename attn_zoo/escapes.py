@@ -19,7 +19,7 @@ _STEERING = ("Cc", "Cf", "Cn", "Cs", "Zl", "Zp")
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]")
 """Letters and marks without a glyph, by which two different names would look alike."""
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""Signs at the beginning of a formula; spreadsheets take their wide forms for formulas, too."""
+"""Signs with which a formula begins, and their full-width forms, which spreadsheets accept as well."""
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -33,7 +33,7 @@ def terminal(text: str) -> str:
 
 
 def terminal_lines(text: str) -> str:
-    """Return text for a terminal in which each line is escaped by ``terminal``."""
+    """Return text in which ``terminal`` has escaped each line. Line breaks are kept."""
     return "\n".join(map(terminal, text.split("\n")))
 
 

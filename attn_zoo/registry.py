@@ -279,7 +279,8 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
-    """Return all options of a mechanism: the given values and, for other options, the defaults for this geometry.
+    """Return all options of the mechanism with the card ``entry``: the given values and, for other options, the defaults for this
+    geometry.
 
     Raises:
         UnknownNameError: an option is unknown.
@@ -290,9 +291,8 @@ def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[s
 
 
 def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mechanism as plain data, for uses in which the sequence length is not known.
-
-    Defaults that depend on the length are left out.
+    """Return options of the mechanism with the card ``entry`` as plain data: the given values, and the defaults that do not depend
+    on the sequence length.
 
     Raises:
         UnknownNameError: an option is unknown.
@@ -305,8 +305,8 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 def load_plugins() -> Mapping[str, str]:
     """Load all plugins once: packages with the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``.
 
-    A plugin that fails is left out and does no harm. Functions that list names, and those that look up a task or a mechanism that
-    is not built in, call this function themselves. Call it yourself only for packages that were installed while the process runs.
+    A plugin that fails is left out and does no harm. Functions that list names, or look up a name that is not built in, call this
+    function themselves. Call it yourself only for packages that were installed while the process runs.
 
     Returns:
         Reasons why plugins failed, by entry-point name or file.
@@ -346,7 +346,7 @@ def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
 
 
 def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
-    """Load a plugin from a file or folder once. It is added to ``$ATTN_ZOO_PLUGIN``, so subprocesses load it as well.
+    """Load a plugin from a file or folder once. Its path is added to ``$ATTN_ZOO_PLUGIN``, so subprocesses load the plugin as well.
 
     Returns:
         The cards that the plugin registers.

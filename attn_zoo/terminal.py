@@ -37,7 +37,8 @@ def columns() -> int:
 
 
 def short(count: float, _: Any = None) -> str:
-    """Return a count as text with three digits, such as ``2.39 M``. The function can also format the ticks of an axis."""
+    """Return a count as text with three digits, such as ``2.39 M``. The second argument is ignored, so that matplotlib can call the
+    function to format the ticks of an axis."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= 0.9995 * size:  # so that 999,600 is 1 M
             return f"{count / size:.3g} {letter}"

@@ -19,7 +19,7 @@ REMEDY = (
     "  Write your equation in a few naive lines as a method `definition`, with the arguments of `attend`; the checks then "
     "compare both (docs/tutorials/add-a-mechanism.md). Until then, attn-zoo check --strict fails."
 )
-"""Remedy for an attention without a definition."""
+"""Advice that the report gives for a mechanism without the method ``definition``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

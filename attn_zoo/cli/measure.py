@@ -1,4 +1,4 @@
-"""``attn-zoo measure``: run an experiment that measures time and memory, print its table, and write its figures as JSON."""
+"""``attn-zoo measure``: run an experiment that measures time and memory, print its table, and write the measured values as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def describe(experiments: Mapping[str, type[Grid]]) -> str:
-    """Return the description of every experiment and its keys, which ``--help`` prints."""
+    """Return the text that ``--help`` prints: a description of every experiment and of its keys."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
     for name, kind in experiments.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]

@@ -77,7 +77,7 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
     """Return the requirements that the command-line arguments state.
 
     Raises:
-        UnknownNameError: no such need.
+        UnknownNameError: there is no such use case.
         ValueError: a size is out of its range, two requirements exclude each other, or there is no such device here.
     """
     from attn_zoo.bench.grid import resolve_device

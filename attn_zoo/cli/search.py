@@ -146,8 +146,8 @@ def trial_of(study: Study, record: RunRecord) -> Trial:
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Return the record of the best trial of a learning-rate search (``tuning.sampler=bracket``). Of the trials at the best rate,
-    it is the one with the most steps."""
+    """Return the record of the best trial of a learning-rate search (``tuning.sampler=bracket``): of the trials at the best rate,
+    the one with the most steps."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
     own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)

@@ -1,4 +1,4 @@
-"""``attn-zoo transplant``: replace the attention of a trained encoder, and measure its similarity to the original at each stage."""
+"""``attn-zoo transplant``: replace the attention of a trained encoder, and measure how similar the result is to the original."""
 
 from __future__ import annotations
 

@@ -53,13 +53,13 @@ class Request:
     composed: Composed
     """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
-    """Row and task of each search."""
+    """Mechanism with options, and task, of each search."""
     rest: tuple[Word, ...]
     """Other words, for all trials."""
     seeds: tuple[int, ...]
     """Seeds that were typed; empty for the usual ones."""
     named: bool
-    """True for rows that were typed, False for those of the experiment."""
+    """True if the command line names the mechanisms, False if the experiment does."""
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it

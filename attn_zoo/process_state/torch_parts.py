@@ -15,7 +15,7 @@ from attn_zoo.process_state.part import Part
 
 _cuda = torch.backends.cuda
 _OPEN: list[Any] = []
-"""Contexts that were entered to undo another one; they stay open, because leaving them would bring it back."""
+"""Contexts that were entered to undo other contexts. They stay open, because leaving them would bring the others back."""
 
 _FLOAT32 = [("generic", "all")] + [(end, use) for end in ("cuda", "mkldnn") for use in ("all", "matmul", "conv", "rnn")]
 """Back ends and operations that have a float32 precision of their own."""

@@ -1,4 +1,4 @@
-"""Runs as a polars dataframe, with one line per run and one column per fact, from which users can make their own tables."""
+"""Runs as a polars dataframe with one row per run and one column per fact, so that users can make their own tables."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ class RunRecord:
     """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command; ``resumed`` lists the earlier parts of an interrupted run,
-    ``settings`` the settings of the process that differ from PyTorch's defaults; ``died`` is True if the run died on every try, and
-    missing otherwise."""
+    """Versions, device, cores, commit, dirty, UTC start, command. ``resumed`` lists the earlier parts of an interrupted run.
+    ``settings`` has the settings of the process that differ from PyTorch's defaults. ``died`` is True if the run died on every try,
+    and missing otherwise."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None

@@ -29,14 +29,14 @@ The token encoder initialises the embeddings of positions a tenth as large as th
 computation in tiles on the CPU.
 """
 PROTOCOLS = (FIXED, PROTOCOL)
-"""Versions that runs of this code have."""
+"""Versions of the rules by which this code trains and tests runs."""
 OLD_PROTOCOLS = ("1.0",)
-"""Earlier versions, whose records still load and form tables of their own."""
+"""Earlier versions of these rules. Records of runs under them still load, and form tables of their own."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _ADDED = "younger"
 _LONGEST_WORDS = 120
-"""Characters of a file name before the id of its run."""
+"""Maximum number of characters of a file name before the id of the run."""
 
 
 def _added_later(default: Any) -> Any:
@@ -91,7 +91,7 @@ class ModelSpec(_Part):
     output_gate: str = _added_later("none")
     """Gate over the output of every attention, before its out projection: ``none``, ``elementwise`` or ``headwise``."""
     key_value_heads: int = _added_later(0)
-    """Number of heads of keys and values in every attention, each shared by equally many heads of queries; 0 for ``heads``."""
+    """Number of heads of keys and values in every attention, each shared by equally many heads of queries; 0 means ``heads``."""
     latent_dim: int = _added_later(0)
     """Width of the latent vector of a token, from which every attention computes the keys and values of the token; 0 for none."""
     positions: str = _added_later("learned")

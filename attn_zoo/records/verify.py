@@ -20,13 +20,13 @@ class Finding:
     """Observation about one or more files of records that readers of the tables should know."""
 
     kind: str
-    """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
-    ``foreign protocol``, ``leftover``, ``no record``, ``old protocol`` or ``running``."""
+    """Kind of problem: ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ`` or ``foreign protocol``; or
+    kind of notice: ``checkpoint``, ``leftover``, ``no record``, ``old protocol`` or ``running``."""
     files: tuple[str, ...]
     """Paths of the files relative to the checked folder."""
     words: str
     harmless: bool = False
-    """True if the observation is a notice and nothing is wrong."""
+    """True if the finding is a notice, because nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

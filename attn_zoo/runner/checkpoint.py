@@ -1,4 +1,4 @@
-"""Checkpoint of a run that is not finished: one safetensors file with JSON in its header, which is always replaced as a whole."""
+"""Checkpoint of an unfinished run: one safetensors file with JSON in its header. The file is always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Checkpoint:
         self.path = Path(root) / f".{run_id}{CHECKPOINT}"
         self.run_id, self.every, self.minutes = run_id, every, minutes
         self.longer: str | None = None
-        """Id of a longer run with the same first steps, which goes on from the last step of this one; None without one."""
+        """Id of a longer run that continues from the last step of this run; None if no longer run is planned."""
         self.environment: dict[str, Any] = {}
         """Environment of this part of the run, saved for the record of a resumed run."""
         self._found: tuple[dict[str, Tensor], dict[str, Any]] | None = None

@@ -48,9 +48,9 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     ``activation_bytes_per_example``, with pretraining ``pretraining_flops_per_example``, and the counts of ``count_mechanisms``.
 
     Examples have full length and no padding. FLOPs are those of the card's ``counted_implementation``. Activation bytes are those
-    that autograd saves for a training batch, without the loss, divided by the number of examples. They are counted only if they
-    must equal those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU,
-    ``sdpa``. A count that depends on more than shapes is left out.
+    that autograd saves for a training batch, without the loss, divided by the number of examples. Activation bytes are counted only
+    if they must equal those of the run: in fp32, without dropout (because its masks differ by device), and for ``eager``, ``tiled``
+    or, on a CPU, ``sdpa``. A count that depends on more than shapes is left out.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)

@@ -1,4 +1,4 @@
-"""``attn-zoo analyze matrix``: the attention matrix that a mechanism amounts to, beside softmax's matrix on the same inputs."""
+"""``attn-zoo analyze matrix``: the effective attention matrix of a mechanism (A in output = A V) and softmax's on equal inputs."""
 
 from __future__ import annotations
 

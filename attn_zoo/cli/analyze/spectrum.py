@@ -64,8 +64,12 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Return the cumulative singular values of every head's attention matrices, averaged over all sequences. If ``index`` is larger
-    than the number of singular values, an error is raised after the first batch."""
+    """Return the cumulative singular values of every head's attention matrices, averaged over all sequences.
+
+    Args:
+        index: number of largest singular values that ``summary`` will add up. If there are fewer singular values, an error is
+            raised after the first batch. None means no check.
+    """
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
         average.add(attention_matrices(subject.model, batch))
@@ -79,7 +83,7 @@ def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
     model and its inputs.
 
     For each layer, it has the minimum, mean and maximum over heads of two numbers. One is the sum of the ``index`` largest singular
-    values as a share of the sum of all. The other is how many singular values make up 90 % of this sum.
+    values as a share of the sum of all. The other is how many singular values make up 90 % of the sum of all.
     """
     return {
         "model": subject.name,
