@@ -67,11 +67,12 @@ def transplant_command(words: Sequence[str]) -> int:
     Print a table of the results.
 
     Returns:
-        The exit status: 1 if a student failed, otherwise 0. After an interrupt, finished trials are in the file ``output``.
+        The exit status: 1 if a student (an encoder with new attention) failed, otherwise 0. After an interrupt, finished trials are
+        in the file ``output``.
 
     Raises:
         UnknownNameError: no such key, attention, option or init.
-        ValueError, OSError: bad input, refused before the work starts.
+        ValueError, OSError: an input is wrong; this is checked before the work starts.
     """
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:

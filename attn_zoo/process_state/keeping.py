@@ -29,7 +29,7 @@ def add_part(part: Part) -> None:
 def kept() -> Iterator[list[str]]:
     """Return a context that restores the state of the process at its end.
 
-    It yields a list, to which the names of the parts that had changed are added at the end.
+    The context yields a list. At its end, the names of the parts of the state that had changed are added to the list.
     """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]

@@ -151,7 +151,7 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
         runs.group_by("attention").agg(polars.col("test").mean()).to_pandas()
 
     Args:
-        records: path of a folder or packed file, or records.
+        records: path of a folder or packed file, or several ``RunRecord`` objects.
 
     Raises:
         NotADirectoryError: the path is a file, and not a packed one.

@@ -56,7 +56,7 @@ class RunRecord:
     origin, length_rules."""
     task_card: Mapping[str, Any]
     """Task card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better, data, length,
-    classes, causal; ``problem`` unless it is classification."""
+    classes, causal and, for a problem other than classification, ``problem``."""
     data: Mapping[str, Mapping[str, Any]]
     """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -81,7 +81,8 @@ class RunRecord:
     """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command. ``resumed`` lists the earlier parts of an interrupted run.
+    """Versions, device, cores, commit, start in UTC, command. ``dirty`` is True if files differed from the commit. ``resumed``
+    lists the earlier parts of an interrupted run.
     ``settings`` has the settings of the process that differ from PyTorch's defaults. ``died`` is True if the run died on every try,
     and missing otherwise."""
     implementation: str | None

@@ -251,7 +251,7 @@ class RunSpec:
 
         Args:
             task_version: version of the task.
-            protocol: version of the rules of training and testing; None for that of the spec.
+            protocol: version of the rules of training and testing; None means the property ``protocol``.
         """
         data = self._shared()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
