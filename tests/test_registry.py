@@ -123,7 +123,7 @@ def test_options_that_would_hide_another_argument_are_refused(name: str) -> None
 
 @pytest.mark.usefixtures("scratch_registry")
 def test_growth_that_cannot_be_read_is_refused_when_registering() -> None:
-    with pytest.raises(ValueError, match="a growth must be .*; got 'quadratic!'"):
+    with pytest.raises(ValueError, match=r"a growth must be .*; got 'quadratic!'"):
         register_attention("fresh", **{**FACTS, "time": "quadratic!"})(fresh())
 
 
