@@ -104,7 +104,7 @@ def options(kind: type) -> list[Option]:
         default = rules[field.name].words if field.name in rules else field.default
         said = words.get(field.name, "")
         if isinstance(default, Enum) and not said:
-            said = (inspect.getdoc(type(default)) or "").partition("\n")[0]
+            said = " ".join((inspect.getdoc(type(default)) or "").partition("\n\n")[0].split())
         found.append(Option(field.name, value(default), _choices(default), prose(said)))
     return found
 
