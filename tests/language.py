@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 OWN = ("tests/language.py", "tests/test_language.py", "docs/reference/glossary.md")
 """Files that quote what they warn of."""
 PRIVATE = (
-    "ability profile|deciding task|fitted segments|gain over the best control|implementation group|informative task|mutant|"
+    "ability profile|deciding task|fitted segments|gain over the best control|implementation group|mutant|"
     "recommended initialisation|size option"
 )
 """Pattern of terms that only this project uses in its sense; a page that uses one must link to the glossary."""
