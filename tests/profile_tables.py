@@ -49,7 +49,10 @@ def regime() -> str:
     )
     newer = [_titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
-        told += f"On {' and '.join(newer)}, a run ended when it had learned the task. There, some mechanisms were not trained yet. "
+        these = "these tasks" if newer[1:] else "this task"
+        told += (
+            f"On {' and '.join(newer)}, a run ended when it had learned the task. On {these}, some mechanisms were not run yet. "
+        )
         told += "On the other tasks, training"
     else:
         told += "Training"

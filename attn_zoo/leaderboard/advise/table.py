@@ -75,7 +75,7 @@ def _lacking(answer: Answer) -> str:
     """Return which evidence is missing, short enough for a cell: the tasks that were not run, or else the whole reason."""
     long = f" with {answer.shortest:,} tokens or more" if answer.shortest else ""
     return (
-        f"no task{long} was run; there are {', '.join(answer.missing)}"
+        f"none of the tasks{long} was run: {', '.join(answer.missing)}"
         if answer.missing and not answer.evidence
         else no_evidence(answer)
     )
