@@ -24,11 +24,11 @@ from attn_zoo.records.files import NAME, SUFFIX, pack
 COMMUNITY = Path("results") / "community"
 """Folder of submissions in the repository."""
 FILE, CODE, TEXT = "submission.toml", "code", "README.md"
-"""Parts of the folder of a submission, beside its packed records: who made it, its code, and the text of its pull request."""
+"""Names in the folder of a submission, besides the packed records: file on the submitter, folder of code, text of the pull request."""
 AGAIN = "again"
-"""Folder beside the submissions with repetitions of submitted runs, in one packed file per submission."""
+"""Folder of repetitions of submitted runs, next to the folders of the submissions. It has one packed file per submission."""
 WITHIN = 0.02
-"""Largest difference of the test scores of a run and its repetition on another machine, such as 2 points of accuracy."""
+"""The scores of a run and of its repetition on another machine agree if they differ by at most this (2 points of accuracy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Submission:
         """Read the submission from the file ``submission.toml`` in ``folder``.
 
         Raises:
-            ValueError: the file is not TOML with the texts ``name`` and ``paper`` and a ``date``, or a text breaks its rule.
+            ValueError: the file is not TOML with two strings (``name``, ``paper``) and a date (``date``), or ``check_printed_name``
+                states a rule that a string breaks.
             OSError: the file cannot be read.
         """
         path = folder / FILE
@@ -82,8 +83,8 @@ class Submitted:
 
     @property
     def mark(self) -> str:
-        """Mark in tables: ``run again`` if some runs were repeated and all their test scores agree within ``WITHIN``, else
-        ``self-run``.
+        """Mark in tables: ``run again`` if some runs were repeated, and the test score of every repetition agrees with the
+        submitted score within ``WITHIN``; else ``self-run``.
         """
         scores = {record.run_id: record.scores.get("test") for record in self.records}
         pairs = [(scores.get(record.run_id), record.scores.get("test")) for record in self.again]

@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.table import Table, shown_rows
 from attn_zoo.result_files import read_results
 
 LENGTH = 4096
-"""Number of tokens at which costs are shown. If a file does not count that length, its longest length is used."""
+"""Number of tokens at which costs are shown. If a file has no counts at this length, its longest length is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a column of training time and one of peak memory, as multiples of softmax's.
 
-    Each number is a geometric mean over tables of the mechanism's cost divided by softmax's. Only tables count in which the
+    Each number is a geometric mean over tables of the mechanism's cost divided by softmax's. A table counts only if the
     mechanism and softmax were measured with the same implementation on the same machine. If softmax was not measured, the list is
     empty.
     """

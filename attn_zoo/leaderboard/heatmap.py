@@ -211,7 +211,7 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``. If a name occurs with several different ``words``, a comma and its own word follow each occurrence."""
+    """Return each name, with a comma and its word (at the same place in ``words``) if the name also occurs with another word."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
@@ -317,7 +317,7 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return a sentence about a row, or its failures if it has no score.
+    """Return a sentence about a row, or its failures if it has no score. ``where``, such as `` on TASK``, follows the row's label.
 
     The sentence has the score, the gain over the best control, the verdict and the number of seeds. For runs until a criterion, it
     also says how many seeds learned the task, and in how many steps.

@@ -48,7 +48,7 @@ class Verdict:
 
     ordering: Ordering
     attention: str
-    """Label of the row of ``ordering.attention``. The label ``baseline`` is that of the row it was compared with."""
+    """Label of the row of ``ordering.attention``. The field ``baseline`` is the label of the row of ``ordering.baseline``."""
     baseline: str
     difference: Estimate | None
     """Score of ``attention`` minus score of ``baseline``; None if one of the rows has no score."""
@@ -106,7 +106,8 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return verdicts on the published orderings of two mechanisms on the table's task, if all publications agree on them."""
+    """Return verdicts on the published orderings for the table's task. An ordering says which of two mechanisms is better; all
+    publications agree on it."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]

@@ -56,12 +56,12 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
 
 
 def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
-    """Return the anchor of a mechanism: a published score that is shown beside its recorded score, although the task is another.
+    """Return the anchor of a mechanism: a published score on another task, shown beside the mechanism's score on ``task``.
 
-    Return None if the mechanism has no anchor, or if the anchor's score is on this same task.
+    Return None if the mechanism has no anchor, or if the published score is on ``task`` itself.
 
     Args:
-        task: recorded card of the task beside whose score the anchor would stand.
+        task: recorded card of the task.
     """
     found = anchor(attention, bool(task.get("causal")))
     return None if found and found.figure and found.figure.task == task["name"] else found

@@ -15,7 +15,7 @@ from attn_zoo.terminal import short
 COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""
 SHARES = (*COUNTED, "r2")
-"""Percentage metrics: they are at most 1, shown in per cent, and differ by points. ``r2`` has no lower bound."""
+"""Percentage metrics: scores are at most 1 and shown in per cent; differences are shown in points. ``r2`` has no lower bound."""
 _SIGNIFICANT = ("mse",)
 """Metrics in a unit of the task, which are written with significant digits."""
 
@@ -158,7 +158,7 @@ def verdict_cell(row: Row, table: Table) -> str:
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row, with the other row and the difference that it is based on, or why there is no verdict. For a
+    """Return the verdict on a row, with the compared row and the difference that decided, or why there is no verdict. For a
     control, the text is empty.
     """
     best, control = row.against_best, row.against_control

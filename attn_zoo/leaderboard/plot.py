@@ -33,7 +33,7 @@ _WIDTH, _HEIGHT = 2.95, 2.7
 _LOGARITHMIC_FROM = 4.0
 """Ratio of the largest to the smallest cost from which an axis is logarithmic."""
 _SIZES = {"*": 8.0, ".": 4.0}
-"""Sizes of markers that differ from those of others."""
+"""Sizes of the markers that do not have the default size."""
 Look = tuple[str, str]
 """Colour and marker of a mechanism."""
 
@@ -83,8 +83,8 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
     Existing files are replaced. The paths of the files are returned.
 
     Args:
-        layers: measured costs of one layer. For each task, a panel per cost stands beside a panel with the FLOPs of the mechanisms
-            at 4,096 tokens.
+        layers: measured costs of one layer, which are drawn in a further plot. For each task, it has a panel with the FLOPs of the
+            mechanisms at 4,096 tokens, and one panel per cost of ``layers``.
 
     Raises:
         ValueError: there is nothing to draw.

@@ -21,7 +21,8 @@ from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.shape import bounds
 
 _BACKWARD = 2
-"""Assumed FLOPs of a backward pass relative to a forward pass if records do not count it: two matrix products for each one."""
+"""FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product of the
+forward pass needs two in the backward pass."""
 SETTING = (
     "task",
     "task_options",

@@ -98,7 +98,7 @@ class Within:
 
     budget: float | None
     score: Estimate | None
-    """Score within the budget. None if the budget is too small for this row, or if this is not known."""
+    """Score within the budget. None if the budget is too small for this row, or if the score within it is not known."""
     spent: float | None
     """Cost in the budget's unit at which the score was reached, median over seeds."""
     over: bool
@@ -143,8 +143,8 @@ class Comparison:
     difference: Estimate
     """Score of ``row`` minus score of ``against``. Its Welch interval is not corrected for the number of comparisons."""
     ratio: Estimate | None
-    """Logarithm of the steps to 90 % of ``row`` divided by those of ``against``. If both rows reached the criterion with all seeds,
-    they are compared by this ratio; otherwise it is None."""
+    """Logarithm of a ratio: the steps that ``row`` took to 90 % of the highest possible score, divided by those of ``against``. If
+    both rows reached the criterion with all seeds, they are compared by this value; otherwise it is None."""
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome

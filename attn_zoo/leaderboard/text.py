@@ -29,7 +29,7 @@ _VIEWS = {
     "parts": ", by part of the test",
     "seeds": ", by seed",
 }
-"""Title of each view, behind the task's."""
+"""Text that each view adds to the title of the task."""
 _BLOCKS = ("costs", "budgets", "times")
 """Views whose rows are shown by implementation group."""
 

@@ -32,7 +32,7 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
     """Return settings of matplotlib with which equal figures give equal files, and different figures have different ids.
 
     Args:
-        name: name of the figure, from which its ids are made.
+        name: name of the figure, from which the ids of its SVG elements are made.
         outlined: True for letters as outlines, which look the same everywhere; False for letters as text, which is small and
             searchable.
     """

@@ -1,4 +1,5 @@
-"""Anchors: for each main row of the ability profile, one published score on a similar task, or a note that none was found."""
+"""Anchors: for each mechanism and direction of the ability profile, a published score on a similar task, or a note that we found
+none."""
 
 from __future__ import annotations
 

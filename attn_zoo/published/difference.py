@@ -36,7 +36,7 @@ class Facts(Protocol):
     metric: str
     seeds: int
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Every option of the attention."""
+    """All options of the mechanism, defaults included."""
 
 
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:

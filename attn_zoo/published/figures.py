@@ -26,7 +26,7 @@ class Source:
     """arXiv number, or repository and file."""
     hardware: str
     seeds: int | None = None
-    """Number of runs behind a figure; None if not stated."""
+    """Number of runs per published number; None if the publication does not state it."""
     flaws: tuple[str, ...] = ()
 
     @property
@@ -85,7 +85,7 @@ class Figure:
     task: str | None
     """Registered name of the task; None if attn-zoo does not have it."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the attention that the source states."""
+    """Options of the mechanism that the source states."""
     protocol: Protocol = Protocol()
     notes: tuple[str, ...] = ()
 
@@ -105,12 +105,12 @@ class Average:
     attention: str | None
     computed: Decimal
     printed: Mapping[str, str]
-    """Printed means, by table or section."""
+    """Means that the source prints, by table or section."""
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Printed means that differ from the computed mean after rounding, by table or section. If the computed mean lies halfway
-        between two printable numbers, both are right."""
+        """Wrong means, by the table or section that prints them. A printed mean is wrong if it is not the computed mean, rounded.
+        If the computed mean lies halfway between two printable numbers, both are right."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 

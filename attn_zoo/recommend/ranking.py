@@ -83,8 +83,8 @@ class Recommendation:
         it does not yet match softmax.
 
         The candidate is cheaper than softmax, and did not lose on any deciding task (a task on which the recommendation is based).
-        Of several such candidates, the first is the one with the fewest tasks left, then the one that matches softmax on most
-        recorded tasks, then the cheapest. Return None if there is no such candidate.
+        Of several such candidates, the one with the fewest tasks left is returned. Ties are broken by the number of recorded
+        tasks on which the candidate matches softmax, then by cost. Return None if there is no such candidate.
         """
         found = []
         for each in self.candidates:

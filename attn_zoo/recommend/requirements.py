@@ -50,7 +50,7 @@ class Requirements:
     task: str | None = None
     """Name of the only task on which the recommendation is based; None for several."""
     accept: float = ACCEPT
-    """Largest acceptable loss against softmax, in points of 100 (per cent for other metrics)."""
+    """Largest acceptable loss against softmax, in points for percentage metrics, else in per cent of softmax's score."""
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):

@@ -25,7 +25,7 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
     Args:
         texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
-        plain: reason that the error states if a row names an implementation. If the reason is empty, rows may name one.
+        plain: reason why rows must not name an implementation, for the error. If it is empty, rows may name one.
         hybrids: True if hybrids are allowed, which need a network of several layers.
 
     Raises:
@@ -57,7 +57,7 @@ def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
         key: key or option of the command line, for messages.
 
     Raises:
-        UnknownNameError, ValueError: as ``rows_of``, or the text names several rows.
+        UnknownNameError, ValueError: ``rows_of`` raises this error for the text, or the text names several rows (ValueError).
     """
     row, *others = rows_of(text, hybrids=hybrids)
     if others:

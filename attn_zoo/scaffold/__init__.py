@@ -1,4 +1,4 @@
-"""Templates of plugin packages: a mechanism or a task with its tests, which can be installed, checked and run as it is."""
+"""Templates of plugin packages. A package has a mechanism or a task with tests; it can be installed, checked and run as written."""
 
 from attn_zoo.scaffold.names import require_free_name
 from attn_zoo.scaffold.package import Kind, write_package

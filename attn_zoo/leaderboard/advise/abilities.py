@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Outcome
 
 ACCEPT = 5.0
-"""Largest loss against softmax with which a mechanism still matches it, in points of 100 (per cent for other metrics)."""
+"""Largest loss with which a mechanism still matches softmax: points for percentage metrics, else per cent of softmax's score."""
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 

@@ -21,7 +21,7 @@ _QUALITIES = {
 """Qualities of a fine-tuned student: the name of each, and why it is evidence for the use case."""
 
 _Row = dict[int, Mapping[str, float | None]]
-"""Qualities by seed."""
+"""Scores of one student by seed: for each seed, the score by quality, a key of ``_QUALITIES``."""
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:

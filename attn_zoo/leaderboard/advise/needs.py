@@ -19,7 +19,7 @@ class Need:
     tasks: Mapping[tuple[str, bool], str]
     """For each task, the reason why its score is evidence. Keys are pairs of the task's name and True if it is causal."""
     small_state: bool = False
-    """True if the mechanism's recurrent state must be smaller than softmax's keys and values. The smallest is then the best."""
+    """True if the recurrent state must be smaller than softmax's keys and values. The smallest state is then recommended first."""
     name: str = ""
     """Name on the command line."""
     shortest: int = 0
@@ -27,7 +27,7 @@ class Need:
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Directions of the tasks, True for causal. A use case with tasks in both directions has an answer for each."""
+        """Directions of the tasks, True for causal. A use case with tasks in both directions has one answer per direction."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
@@ -124,7 +124,7 @@ class Answer:
 
     title: str
     direction: str
-    """``bidirectional`` or ``causal`` if the use case has an answer for each; else empty."""
+    """``bidirectional`` or ``causal`` if the use case has one answer per direction; else empty."""
     evidence: tuple[tuple[str, str], ...]
     """Names of the tasks that count as evidence, each with the reason."""
     no_evidence: tuple[tuple[str, str], ...]
@@ -158,7 +158,7 @@ def costs_of(names: Collection[str] | None) -> Pricing:
     """Return a function that takes a mechanism and several abilities, and returns the mechanism's counted costs on their tasks.
 
     Args:
-        names: mechanisms that may be recommended; for others the function returns None. None for all mechanisms.
+        names: mechanisms that may be recommended, or None for all. For other mechanisms, the returned function returns None.
     """
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
@@ -181,7 +181,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         need: the use case.
         causal: direction of the tasks.
         abilities: abilities that were recorded.
-        accept: largest acceptable loss against softmax, in points of 100 (per cent for other metrics).
+        accept: largest acceptable loss against softmax, in points for percentage metrics, else in per cent of softmax's score.
         priced: function that gives the cost of each mechanism. By default it gives the recorded cost at 4,096 tokens.
     """
     ours = [

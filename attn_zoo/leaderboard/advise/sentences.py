@@ -97,13 +97,13 @@ class Matched:
 
     @property
     def place(self) -> tuple[float, int, str]:
-        """Sort key, by which mechanisms with the greatest share of matched tasks come first, then those with the most tasks."""
+        """Sort key: the greatest share of matched tasks comes first and, among equal shares, the greatest number of tasks."""
         return -self.count / self.of, -self.of, self.attention
 
 
 def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return, for each mechanism that takes fewer FLOPs than softmax, on how many tasks it matches softmax, in the order of
-    ``Matched.place``."""
+    """Return for each mechanism that takes fewer FLOPs than softmax on how many tasks it matches softmax. The mechanisms are sorted
+    by ``Matched.place``."""
     names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
     found = []
     for name in names:

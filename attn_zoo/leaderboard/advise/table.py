@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.text import Grid, lines, tabulated
 NO_EVIDENCE = "no evidence yet"
 _HEAD = ("use case", "use", "against softmax", "tested on", "tokens")
 _NAMED = 3
-"""Greatest number of further mechanisms that are named."""
+"""Greatest number of mechanisms that a row names besides the cheapest one."""
 
 
 def use_cases(
@@ -30,7 +30,7 @@ def use_cases(
     Args:
         tables: leaderboard tables of the records.
         transplant: content of a file of ``attn-zoo transplant``, for the use case of trained encoders; None without such a file.
-        accept: largest acceptable loss against softmax, in points of 100 (per cent for other metrics).
+        accept: largest acceptable loss against softmax, in points for percentage metrics, else in per cent of softmax's score.
         recurrent: mechanisms with a recurrent form, which a use case with small memory needs; None if they are not known.
 
     Raises:
