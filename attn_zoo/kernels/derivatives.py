@@ -1,9 +1,9 @@
 """Base class and errors for kernels that have first derivatives only. Other derivatives raise an error that advises
 ``implementation="eager"``.
 
-PyTorch's own ``once_differentiable`` is not enough. It raises an error only if the gradient of the output requires a gradient. If
-the gradients of chosen inputs are requested, this error is lost. The second derivative is then silently wrong, because it lacks the
-contribution of the kernel.
+PyTorch's own ``once_differentiable`` is not enough. It raises an error only if the gradient of the output requires a gradient. Even
+then, ``torch.autograd.grad(y, inputs)`` does not reach the error, because it differentiates only the nodes that lead to ``inputs``.
+The second derivative is then silently wrong: it lacks the contribution of the kernel.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
 RADIX, MOST_HASHES = 16, 6
-"""Number of buckets of one cross-polytope hash, and largest number of combined hashes. Combined hashes cost N log N, not N²."""
+"""Largest number of buckets of one cross-polytope hash, and largest number of hashes that are combined. Hashing n positions costs n
+log n with combined hashes, and n² with a single hash.
+"""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Number of directions drawn for each head and round; short sequences use the first few."""
 BUCKETS = Bound(
@@ -47,8 +49,10 @@ def rotation_columns(buckets: int) -> int:
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Return the bucket of each position in each round (one round per independent hash): the argmax over [x R; -x R], where R are
-    the ``rotations`` (Andoni et al. 2015). If several hashes are combined, each gives one digit of the bucket's number.
+    """Return the bucket of each position in each round. Each round has its own rotations R, given by ``rotations``.
+
+    With at most ``RADIX`` buckets, the bucket is the argmax over [x R; -x R] (Andoni et al. 2015). With more buckets, a round
+    combines several such hashes, and each of them gives one digit of the bucket's number.
     """
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:

@@ -102,9 +102,9 @@ class Reformer(RedrawnAttention[Options]):
         out. If there are more than 16 buckets, the number of a bucket combines several cross-polytope hashes with at most 16
         buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on
         average; in the paper it holds half a chunk. A key that N rounds find counts in the first of them only. In the paper it
-        counts N times with weight 1/N, which is equal. The hashes are drawn once, so evaluation is deterministic. They are drawn
-        again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does not
-        divide them.
+        counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so evaluation is deterministic. They are
+        drawn again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does
+        not divide them.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -99,7 +99,7 @@ class Routing(Attention[Options]):
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place. If the number of clusters changes, drop the last centroids or draw new ones."""
+        """Change this module's number of keys. If the number of clusters changes, drop the last centroids or draw new ones."""
         resized = self.geometry_at(length)
         clusters, (heads, before, d) = cluster_count(length, self.options), self.centroids.shape
         more = torch.randn(heads, max(0, clusters - before), d, device=self.centroids.device, dtype=self.centroids.dtype)

@@ -22,8 +22,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
-"""Smallest divisor of the sums at a place in a sorted block. The divisor is the share of valid tokens at this place: the sum of
-their weights in R. A place with a smaller share has hardly any weight.
+"""Smallest divisor of the weighted sums of keys and of values at a place of a sorted block. The divisor is the share of valid
+tokens at this place (the sum of their weights in R). If the share is smaller than this number, the place has hardly any weight.
 """
 
 
@@ -82,9 +82,9 @@ class Sinkhorn(Attention[Options]):
         the second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a
         place can be below one. The logarithm of this sum is added to the score of the place. This masks padding if R is a true
         permutation. A block of padding alone is part of no second block, and the outputs at its queries have no meaning. A single
-        softmax runs over the keys of the own block and of the second block. If the size b of a block is the same for all lengths,
-        the paper's product R K costs n² d / b; here b grows with √n. There is only the bidirectional form with all sorted blocks,
-        without truncation (SortCut). R is computed in float32 or more.
+        softmax runs over the keys of both blocks. If the size b of a block is the same for all lengths, the paper's product R K
+        costs n² d / b; here b grows with √n. There is only the bidirectional form. The paper's SortCut, in which queries attend to
+        the first sorted blocks alone, is left out. R is computed in float32 or more.
     Nature: All queries of a block see the same second block. Adjacent queries whose answers lie in different blocks are therefore
         hardly answered (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
     """

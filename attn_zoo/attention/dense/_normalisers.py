@@ -17,7 +17,7 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α for which the weights have a closed form."""
 
 LEAST = 1.01
-"""Smallest α above 1 that is accepted: the power 1/(α-1) amplifies rounding."""
+"""Smallest α above 1 that is accepted. For smaller α, the power 1/(α-1) would amplify rounding too much."""
 
 ALPHA = Bound(
     lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
@@ -26,7 +26,7 @@ ALPHA = Bound(
 """Accepted values of α. With these, gradients are bounded, and α is not so close to 1 that rounding shows."""
 
 STEPS = 24
-"""Number of Newton steps for other α. Each step reduces the product of Σ p - 1 and the slope of Σ p to a quarter at most."""
+"""Number of Newton steps if α has no closed form. Each step divides Σ p - 1, times the slope of Σ p, by four or more."""
 
 
 def entmax_over_valid(
@@ -85,8 +85,8 @@ def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor,
     """Return the threshold τ of each row, and the slope of -Σ p at τ. The scores ``s`` must already be multiplied by α - 1, and
     shifted to a maximum of zero.
 
-    Sorting gives the exact τ for sparsemax and α = 1.5. The k highest scores give a candidate for τ. The candidate that counts is
-    that of the largest k whose scores all exceed it.
+    Sorting gives the exact τ for sparsemax and α = 1.5. For each k, the k highest scores give a candidate for τ. τ is the candidate
+    of the largest k for which all k scores exceed that candidate.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

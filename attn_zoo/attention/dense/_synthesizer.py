@@ -41,8 +41,8 @@ class Synthesizer(Attention[OptionsT]):
         return weights @ value
 
     def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Return exp(B) V divided by the sum of exp(B). Both run over the valid keys and, if causal, without later keys. B are the
-        scores.
+        """Return exp(B) V divided by the sum of exp(B), where B are the scores. Both sums over keys leave out padded keys and, if
+        causal, later keys.
         """
         powers, allowed = scores.exp(), allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         powers = powers if allowed is None else powers * allowed

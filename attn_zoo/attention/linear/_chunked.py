@@ -3,8 +3,9 @@
 The first u adds the value to the memory (decay family). The second u replaces the value that the memory holds at the key (delta
 family). a is one number per head, or one number per channel of the key.
 
-With bᵢ the sum of log a over the positions of a chunk up to i, and S the state before the chunk, position j reaches position i ≥ j
-with the weight Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c), where x is q for outputs and k for corrections:
+Let bᵢ be the sum of log a over the positions of a chunk up to i, and S the state before the chunk. For j ≤ i, position j reaches
+position i with the weight weights(x)ᵢⱼ = Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) over the channels c. x is q for outputs, and k for
+corrections of u:
 
     y = (q ∘ exp b) S + weights(q) u
     u = T v − T (k ∘ exp b) S, with T = (I + β weights(k) below the diagonal)⁻¹ diag(β)
@@ -134,12 +135,12 @@ def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bo
     """Return the FLOPs of the forward pass and of the backward pass of ``recurrence`` for one example. If not causal, the example
     is read in both directions.
 
-    The triangular system is not counted, but its backward pass has one product. No gradient reaches the state before the first
-    chunk and none comes from the state after the last one.
+    Solving the triangular system of T does not count, but the one matrix product of its backward pass does. No gradient reaches the
+    state before the first chunk, and none comes from the state after the last chunk.
 
     Args:
-        per_channel: a has one number per channel.
-        delta: the recurrence has strengths.
+        per_channel: if True, the decay a has one number per channel.
+        delta: if True, the recurrence is of the delta family, whose updates have strengths β.
         each: number of updates per position.
     """
     d, positions = geometry.head_dim, min(CHUNK // each, geometry.keys)

@@ -66,9 +66,9 @@ class LogLinear(StateSpaceDuality):
     Paper: Guo et al. 2025, the log-linear form of Mamba-2.
     Symbols: λ → computed from the stream ``level`` (a stream is a further projection of the tokens); S⁽ˡ⁾ → head_dim rows of
         MemoryState.summed for each l from 1.
-    Differs: what the docstring of ``ssd`` says applies here, too. With λ = 1 the outputs equal those of ``ssd``. λ of a part is
-        softplus of one channel of the stream ``level``. Parts beyond head_dim share the last channel. Padded tokens do not count
-        as positions, and neither write to a memory nor decay it.
+    Differs: what the docstring of ``ssd`` says applies here, too. With λ = 1 the outputs equal those of ``ssd``. λ of part l is
+        softplus(s + 0.54), where s is channel l of the stream ``level``. If l ≥ head_dim, s is the last channel. Padded tokens do
+        not count as positions, and neither write to a memory nor decay it.
     """
 
     def definition(  # type: ignore[override]  # one more stream

@@ -23,8 +23,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
-"""Number of positions in a chunk of the causal form. Weights within a chunk are computed directly; earlier chunks enter as a sum of
-size m × d.
+"""Number of positions in a chunk of the causal form. Weights within a chunk are computed directly. Earlier chunks enter as a sum of
+m × d numbers per head, with m features and d channels.
 """
 RELU_FLOOR = 1e-3
 """Constant added to ReLU features, so that no denominator is zero: the kernel epsilon of the paper."""
@@ -94,14 +94,14 @@ class Performer(RedrawnAttention[Options]):
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
     Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: no epsilon is added to the features. The published code adds one, which is larger than the features if inputs have unit
-        variance. If attention is bidirectional, the weighted mean of values is computed by two softmaxes: over the keys for each
-        feature, and over the features for each query. The result is the same at any scale of the inputs. If causal, exponents are
-        taken relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of a query underflows,
-        its output tends to zero. All heads share one draw of directions. By default the directions are not drawn again. Features
-        are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like the softmax
-        variant. It adds its constant after the division by √m, so the constant weighs √m times as much as in the published code.
-        Features of padded keys are zero.
+    Differs: no epsilon is added to the features. The published code adds an epsilon that is larger than the features if inputs have
+        unit variance. If attention is bidirectional, the weighted mean of values is computed by two softmaxes: over the keys for
+        each feature, and over the features for each query. Nothing in them overflows or underflows, at any scale of the inputs. If
+        causal, exponents are taken relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of
+        a query underflows, its output tends to zero. All heads share one draw of directions. By default the directions are not
+        drawn again. Features are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by
+        head_dim^-1/4 like the softmax variant. It adds its constant after the division by √m, so the constant weighs √m times as
+        much as in the published code. Features of padded keys are zero.
     """
 
     directions: Float[Tensor, "features head_dim"]

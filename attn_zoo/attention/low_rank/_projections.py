@@ -166,8 +166,8 @@ class MatrixMap(LengthMap):
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return the FLOPs of E X for keys and F X for values, or of one product if both are the same. Return None if heads have
-        their own matrices.
+        """Return the FLOPs of E X for keys and F X for values, or of one product if E is F and keys and values come from the same
+        tokens (``inputs`` is 1). Return None if heads have their own matrices.
         """
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None

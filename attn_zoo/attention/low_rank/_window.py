@@ -17,7 +17,7 @@ SMALLEST_BLOCK = 32
 """Smallest number of queries in a block, even if the window is narrow."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""Type of queries and of outputs. Both have one row per key."""
+"""Type of queries and of outputs. There are as many queries as keys."""
 
 
 class Few(NamedTuple):

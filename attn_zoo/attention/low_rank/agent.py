@@ -63,8 +63,8 @@ class Agent(Nystrom):
     saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs. Both attentions are computed example by example, from valid tokens alone. Each agent is the mean
-        query of one of m consecutive parts.
+        """Return the outputs. Both attentions are computed example by example, from valid tokens alone. The tokens are cut into m
+        consecutive parts, and the mean query of each part is an agent.
         """
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):

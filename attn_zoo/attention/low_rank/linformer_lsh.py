@@ -87,12 +87,12 @@ class LinformerLSH(LowRankAttention[Options]):
         sorting by bucket and then by position (Eq. 6).
     Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, n_buckets →
         buckets, R → rotations, w → window.
-    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
-        many neighbours on both sides; in Eq. 6 it sees its own chunk and the one before. Neighbours are seen even if they are in
+    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally many
+        neighbours on both sides; in Eq. 6 it sees its own chunk and the chunk before it. Neighbours are seen even if they are in
         another bucket. A position sees itself, and is also part of the projected keys. If there are more than 16 buckets, several
         hashes with at most 16 buckets each are combined to the number of the bucket. The hash is drawn once, so evaluation is
-        deterministic. Padding comes last in the order and is not seen. Padding, shorter inputs and initialisation are treated as
-        in ``linformer``.
+        deterministic. Padding comes last in the order and is not seen. Padding, shorter inputs and initialisation are treated as in
+        ``linformer``.
     """
 
     rotations: Float[Tensor, "heads 1 head_dim rotations"]

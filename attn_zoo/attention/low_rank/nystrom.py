@@ -91,8 +91,8 @@ class Nystrom(Attention):
             self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 13 to 15, computed on the valid tokens of each example alone. A landmark is the mean of one of
-        m consecutive parts.
+        """Return the outputs by Eq. 13 to 15, computed on the valid tokens of each example alone. These tokens are cut into m
+        consecutive parts, and the mean of each part is a landmark.
         """
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):

@@ -1,5 +1,5 @@
-"""Compressed sparse attention (CSA): softmax attention to a window of keys and to compressed entries, as in HCA. Entries hold fewer
-tokens and overlap, and an indexer chooses k of them for each query.
+"""Compressed sparse attention (CSA): softmax attention to a window of keys and to compressed entries, as in HCA
+(``length_compression``). Here, entries hold fewer tokens and overlap, and an indexer chooses k of them for each query.
 
 Tokens are divided into groups of m, with one entry per group. An entry is a weighted sum over 2 m tokens: the tokens of its group
 (Cᵇ), and a linear map of the m tokens before the group (Cᵃ). The weights are softmax(Z + B) over these 2 m tokens, where Z is a
@@ -30,7 +30,7 @@ class Options(hca.LengthOptions):
     """Options of compressed sparse attention."""
 
     compress_rate: int = bounded(4)
-    """m, the number of tokens in a group. Each group has one entry, which compresses its tokens and the m tokens before it."""
+    """m, the number of tokens in a group. The entry of a group compresses the tokens of this group and of the group before it."""
     kept: int = share_of_length(16, most=64, bound=at_least(1, "entries"))
     """k, the number of entries to which a query attends. If it sees fewer entries, it attends to all of these."""
     index_heads: int = bounded(4)

@@ -27,7 +27,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost. As for Linformer, FLOPs are those of the projections E K and F V, of the scores and of the weighted sums.
     Each takes n k d multiply-adds per head.
 
-    Tiles compute the scores again in the backward pass.
+    The implementation ``tiled`` computes the scores again in the backward pass.
     """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))

@@ -87,8 +87,8 @@ class Fixed(PairwiseAttention[Options]):
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. It is True if the query sees the key: in its own block, or as a
-        summary.
+        """Return a function of head, query index and key index. The function returns True if the key is in the block of the query,
+        or is a summary.
         """
         (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
 

@@ -115,8 +115,8 @@ class Longformer(PairwiseAttention[Options]):
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. It is True if the key is global, or in the dilated window of the
-        query.
+        """Return a function of head, query index and key index. The function returns True if the key is global, or in the dilated
+        window of the query.
         """
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)

@@ -78,8 +78,8 @@ class Strided(PairwiseAttention[Options]):
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. It is True if the key is at most l positions away from the query,
-        or at a distance that is a multiple of l.
+        """Return a function of head, query index and key index. The function returns True if the key is at most l positions away
+        from the query, or at a distance that is a multiple of l.
         """
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 

@@ -135,7 +135,9 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 
 
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
-    """Return the tile sizes of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
+    """Return the tile sizes of a kernel that holds all keys of a head. Keys are padded to at least 64, because fewer would not fill
+    the matrix instruction.
+    """
     shape = padded(keys, 64), padded(dim, 32)
     queries, warps, stages = WHOLE[kernel][shape]
     return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
