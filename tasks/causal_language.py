@@ -27,8 +27,8 @@ class Options(TextOptions):
     """Options of the task ``causal_language``."""
 
     run: int = 0
-    """Length of a repetition: a token counts as repeated if the last ``run`` tokens up to it occurred earlier in the sequence. 0
-    means 8 for bytes and 2 for other tokens."""
+    """Length of a repetition in tokens: a token counts as repeated if it and the ``run`` - 1 tokens before it also occurred earlier
+    in the sequence. 0 means 8 for bytes and 2 for other tokens."""
     rare: int = 20
     """Largest number of times that a repetition may occur in the training text. More frequent runs of tokens do not count, because
     a network can memorise them."""

@@ -54,7 +54,7 @@ class Cifar10(PublishedTask):
     """Classification of 32 × 32 colour images into ten classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
         classes. All splits are ordered by a digest of each image. No image occurs twice in the source.
     """
 

@@ -37,7 +37,7 @@ class Cifar100(PublishedTask):
     """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
         classes. All splits are ordered by a digest of each image. Duplicates of training or test images are left out of training;
         the test split is complete.
     """

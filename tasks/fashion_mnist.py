@@ -40,7 +40,7 @@ class FashionMnist(PublishedTask):
     """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` of the training images form this split, with the same proportions of
+    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
         classes. All splits are ordered by a digest of each image.
     """
 

@@ -105,9 +105,9 @@ class Haystack(SyntheticTask):
     mark.
 
     The text consists of invented words of two to seven letters. Between the words are the needle (a sentence such as ``K is 7.``,
-    with the key K and the value 7), needles with other keys, and single digits or letters. With these single values, all values are
-    equally frequent. The needles have different values, if there are enough values. Byte counts are therefore uninformative. A
-    model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
+    with the key K and the value 7), needles with other keys, and single digits or letters. The needles have different
+    values, if there are enough values. The single values are chosen so that all values are equally frequent. Byte counts are
+    therefore uninformative. A model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 
     A token is the value of a byte plus one; 0 is padding, which does not occur. The depth of an example is the start of its needle
     as a share of the possible starts. Scores are recorded for fifths of the depth (``slices``).

@@ -158,17 +158,17 @@ class ListOps(Task):
 
     Source: the description in Nangia and Bowman 2018 (Section 2). Sizes are those of Long Range Arena.
     Differs: the source draws expressions without regard to length and rejects those outside the required lengths; most of the
-        accepted expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the expression
-        is drawn to fill it. Drawing time is therefore proportional to length. An expression is shorter than the drawn length,
-        because two or three tokens left for an argument become one digit. It is shorter by 7 % on average at a length of 64, and
-        by 2 % at 2,000. ``max_depth`` counts nested lists. The source counts the digits inside as another level, so that its 10 is
-        9 here. The source draws all arguments of a list in the same way. Here the argument that is drawn last takes the remaining
-        tokens, and the arguments are then shuffled. The source also writes redundant brackets that group arguments in pairs. Here
-        these brackets are left out, even if expressions are read from the files of the source (``files=lra``). The code of the
-        source has left them out, too, since a correction in 2021. Closing brackets are tokens, no expression is cut, and every
-        label is computed again when the files are read. Some rules are the same as in the source. An argument is a digit with
-        probability 0.75, a list has 2 to ``max_arguments`` arguments, and there are four operators. No expression occurs twice,
-        within a split or across splits.
+        accepted expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the
+        expression is drawn to fill it. Drawing time is therefore proportional to length. An expression is shorter than the
+        drawn length, because two or three tokens left for an argument become one digit. It is shorter by 7 % on average at a
+        length of 64, and by 2 % at 2,000. ``max_depth`` counts nested lists. The source counts the digits inside as another
+        level, so a depth of 10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the
+        argument that is drawn last takes the remaining tokens, and the arguments are then shuffled. The source also writes
+        redundant brackets that group arguments in pairs. Here these brackets are left out, even if expressions are read from
+        the files of the source (``files=lra``). The code of the source has left them out, too, since a correction in 2021.
+        Closing brackets are tokens, no expression is cut, and every label is computed again when the files are read. Some rules
+        are the same as in the source. An argument is a digit with probability 0.75, a list has 2 to ``max_arguments``
+        arguments, and there are four operators. No expression occurs twice, within a split or across splits.
     """
 
     options: Options

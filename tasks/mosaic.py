@@ -54,7 +54,7 @@ class Options(SyntheticOptions):
     """Number of different digits in a mosaic. These digits are drawn anew for each mosaic. A model that knows which digits occur in
     a mosaic, but not where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
-    """True to leave the other cells of the first row blank, so that the class token's neighbours show no digit."""
+    """True to leave the first row blank except for its first cell, so that the class token's neighbours show no digit."""
 
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")

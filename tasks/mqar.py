@@ -150,13 +150,13 @@ class Mqar(SyntheticTask):
 
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
     Differs: the source is causal. Here ``causal`` is an option, so that mechanisms without a causal form can be tested too. The
-        presets ``cpu``, ``lra`` and ``profile_decoder`` set it. (A bidirectional model takes many times longer to learn which
-        neighbour of a key is its value.) The source draws the gaps before the queries for one pair after another. There, the first
-        pairs tend to be queried first, so the position of a query is informative. Here the same gaps are assigned to the pairs in
-        random order, and the position is not informative. Filler tokens are never keys or values here. In the source, the filler is
-        one blank, or any tokens, keys included. Classes are only the values here, and all tokens in the source. The vocabulary is
-        smaller by default, because a large vocabulary takes more training steps. A validation split is drawn here; the source
-        reports the best of four learning rates.
+        presets ``cpu``, ``lra`` and ``profile_decoder`` set it to True. (A bidirectional model takes many times longer to learn
+        which neighbour of a key is its value.) The source draws the gaps before the queries for one pair after another. There,
+        the first pairs tend to be queried first, so the position of a query is informative. Here the same gaps are assigned to
+        the pairs in random order, and the position is not informative. Filler tokens are never keys or values here. In the
+        source, the filler is one blank, or any tokens, keys included. Classes are only the values here, and all tokens in the
+        source. The vocabulary is smaller by default, because a large vocabulary takes more training steps. A validation split
+        is drawn here; the source reports the best of four learning rates.
     """
 
     options: Options
@@ -170,8 +170,8 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
-        are the validation examples, which have as many pairs as training examples. Test examples can have more pairs."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
+        Validation examples have as many pairs as training examples; test examples can have more pairs."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 

@@ -132,8 +132,8 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
-        are the validation examples, which are as long as training examples. Test examples can be longer."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
+        Validation examples are as long as training examples; test examples can be longer."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

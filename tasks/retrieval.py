@@ -37,7 +37,7 @@ class Files(Enum):
     """Source of the pairs of documents."""
 
     newsgroups = "newsgroups"
-    """Pairs of posts of one newsgroup or of two newsgroups, a substitute for AAN."""
+    """Pairs of posts from the same newsgroup or from two newsgroups, a substitute for AAN."""
     aan = "aan"
     """Pairs of papers from the files of Long Range Arena: one paper cites the other, or neither does."""
 
@@ -47,7 +47,7 @@ class Options:
     """Options of the task ``retrieval``."""
 
     files: Files = Files.newsgroups
-    """``newsgroups`` or ``aan``."""
+    """Source of the documents: ``newsgroups`` or ``aan``."""
     length: int = 512
     """Number of bytes that are read from the beginning of each document; 4,000 in Long Range Arena."""
     train: int = 20_000
@@ -115,14 +115,15 @@ class Retrieval(Task):
     """Classification of pairs of documents as related or not.
 
     Source: Long Range Arena uses pairs of papers of the ACL Anthology Network (AAN), 4,000 bytes of each.
-    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and results name it.
-        Pairs are posts of 20 Newsgroups. Half of the pairs are from one group, and half are from two groups. Only the author's own
-        text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer than
-        100 characters are left out. Pairs of train are made from nine tenths of the published training posts, pairs of valid from
-        the other tenth, and pairs of test from the published test posts. No post, cut to ``length``, is in two splits. The first
-        post of a pair is drawn in the same way for both classes. The second post comes from the same group or from all other
-        groups, so a single post is hardly informative about the class. With ``files=aan``, the three published splits are used.
-        Pairs of train and valid that also occur in a later split, in either order, are left out. A paper may be in many pairs.
+    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and results name
+        it. A pair is two posts of 20 Newsgroups. In half of the pairs, both posts are from the same group. In the other half,
+        they are from two groups. Only the author's own text of a post is used, without headers, quoted lines, signatures and
+        the names of the twenty groups. Posts of fewer than 100 characters are left out. Pairs of train are made from nine
+        tenths of the published training posts, pairs of valid from the other tenth, and pairs of test from the published test
+        posts. No post, cut to ``length``, is in two splits. The first post of a pair is drawn in the same way for both classes.
+        The second post comes from the same group or from all other groups, so a single post is hardly informative about the
+        class. With ``files=aan``, the three published splits are used. Pairs of train and valid that also occur in a later
+        split, in either order, are left out. A paper may be in many pairs.
     """
 
     options: Options
@@ -179,8 +180,8 @@ def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str
 
 
 def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
-    """Return random pairs of different documents as (first, second, label), without repetition. Half of the pairs are from one
-    group (label 1), and half are from two groups (label 0).
+    """Return random pairs of different documents as (first, second, label), without repetition. In half of the pairs, both
+    documents are from the same group (label 1). In the other half, they are from two groups (label 0).
 
     Args:
         groups: group of each document.

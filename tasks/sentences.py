@@ -152,7 +152,7 @@ class Sentences(Task):
 
 
 Chosen = tuple[int, Tokens, int, str, int]
-"""Length, kind of tokens, vocabulary, path of the tokeniser's file, and number of validation rows."""
+"""Length, kind of tokens, vocabulary, path of the tokeniser's file, and number of validation examples."""
 
 _SETS = {dataset.name: dataset for dataset in (SST2, QNLI, QNLI_DEV, QQP, MRPC, IMDB)}
 

@@ -42,7 +42,7 @@ class Options(SyntheticOptions):
     """Options of the task ``state_words``."""
 
     group: Group = Group.parity
-    """``parity``, ``s3`` or ``s5``."""
+    """Group of permutations: ``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
     """True to draw only the identity and exchanges of two things. Products of these elements can be any element of the group."""
     length: int = 32
@@ -126,8 +126,8 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name, for reports, of the examples whose score decides when training may stop, if it runs until a criterion is met. These
-        are the validation examples, which are as long as training examples. Test examples can be longer."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
+        Validation examples are as long as training examples; test examples can be longer."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:

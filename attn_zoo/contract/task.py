@@ -314,9 +314,10 @@ class Task(ABC):
 
     @property
     def criterion(self) -> str:
-        """Name of the examples whose score decides when a run that trains until a criterion is met may stop. By default this is
-        ``validation``. A task whose test examples differ in kind, such as longer ones, overrides this property and describes its
-        validation examples.
+        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
+
+        The default is ``validation``. A task overrides this property if its test examples differ in kind, such as longer ones. The
+        name then describes the validation examples.
         """
         return "validation"
 

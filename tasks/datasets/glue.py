@@ -23,7 +23,7 @@ COUNTS = {
     "mrpc/train": 4_076,
     "mrpc/test": 1_725,
 }
-"""Published numbers of rows; MRPC's training split joins GLUE's training and development splits."""
+"""Published number of examples of each split. MRPC's training split contains GLUE's training and development splits."""
 
 YES_NO = {"0": 0, "1": 1}
 ENTAILMENT = {"entailment": 0, "not_entailment": 1, **YES_NO}

@@ -32,7 +32,8 @@ def read_expressions(path: Path, rows: int) -> Expressions:
     """Return the expressions in a file that has a header and ``rows`` lines. A line has an expression and its value, separated by a
     tab.
 
-    The round brackets of a file only group arguments in pairs and do not change a value. They are counted and left out.
+    The round brackets of a file only group arguments in pairs and do not change a value. Their number is checked, and
+    they are left out.
 
     Raises:
         DamagedDataError: a line is not an expression, or its value is wrong; the message names file and line.

@@ -27,7 +27,7 @@ Library = dict[str, list[Document]]
 """Documents of each split. If the data set has no splits, the only key is ``all``."""
 
 TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
-"""Published numbers of words of WikiText-2, with one for the end of each line."""
+"""Published number of words of each split of WikiText-2. The end of each line counts as a word."""
 
 _TITLE = re.compile(r"^ = [^=\n].* = \n", re.MULTILINE)
 """Pattern of an article's title; titles of sections have more equals signs."""

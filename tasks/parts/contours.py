@@ -18,7 +18,7 @@ from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
 DOT = 255
 """Grey level of the inside of a dot. No other pixel has this level."""
 BRIGHTEST = 191
-"""Grey level of the brightest dash: the published share of 0.75 of 255."""
+"""Grey level of the brightest dash: 255 times the published factor 0.75."""
 
 Images = UInt8[np.ndarray, "images side side"]
 Labels = UInt8[np.ndarray, " images"]

@@ -31,7 +31,7 @@ def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any)
 
     Args:
         options: options of the task.
-        model: more sizes of the network that differ from ``SMALL``.
+        model: sizes of the network that replace those of ``SMALL`` or are added to them.
     """
     return Level(
         model={**SMALL, "dim": 32, **model},

@@ -65,7 +65,7 @@ class TextOptions:
     """Options that all tasks on running text have."""
 
     files: Files = Files.wikitext
-    """``wikitext``, ``wikitext_valid``, ``novels``, ``python`` or ``folder``."""
+    """Source of the texts: ``wikitext``, ``wikitext_valid``, ``novels``, ``python`` or ``folder``."""
     length: int = 256
     """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
