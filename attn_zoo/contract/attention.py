@@ -39,8 +39,8 @@ class Attention(nn.Module, Generic[OptionsT]):
     This class checks every call once. A mechanism implements ``attend``, and ``attend_x`` with the same signature for each
     further implementation ``x`` on its card. These methods may assume that shapes fit the geometry and that padded keys and
     values hold zeros. After the call of ``attend``, this class sets the outputs of an example without any valid key to zero.
-    Outputs at padded *queries* are left to the caller. A mechanism that declares ``stepwise`` also implements ``initial_state``
-    and ``advance``.
+    Outputs at padded *queries* are not changed; the caller must ignore them. A mechanism that declares ``stepwise`` also
+    implements ``initial_state`` and ``advance``.
 
     ``definition``, with the signature of ``attend``, is the equation in a few simple lines, without dropout. It computes the n ×
     n weights, or loops over positions. Readers and tests use it as the reference: the conformance tests compare ``attend`` with
@@ -322,8 +322,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         raise UnsupportedError(_no_steps(self.card))
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error if the mechanism does not support these numbers of queries and keys, or a padding mask. Layers that
-        compress tokens before they call the mechanism call this method, too.
+        """Raise an error if the mechanism does not support these numbers of queries and keys, or a padding mask. The layer
+        around the mechanism calls this method, too.
 
         Raises:
             ValueError: the mask is not boolean of shape (batch, keys).

@@ -30,11 +30,11 @@ class Geometry:
     causal: bool = False
     key_value_heads: int = field(default=0, repr=False)
     """Number of different heads of keys and values. Each of them serves the same number of consecutive heads of queries; 0 means as
-    many as ``heads``. The mechanism gets each of them repeated for its queries, so their number changes only the state in the cost.
+    many as ``heads``. The layer repeats them before it calls the mechanism, so their number changes only ``Cost.state_bytes``.
     """
     latent_dim: int = field(default=0, repr=False)
     """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. The
-    mechanism gets keys and values as usual, so the latent vector changes only the state in the cost.
+    mechanism gets keys and values as usual, so the latent vector changes only ``Cost.state_bytes``.
     """
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Geometry:
     def cached_width(self, tensors: int = 2) -> int:
         """Return how many numbers a cache holds per token. If keys and values are projected from a latent vector
         (``latent_dim``), this is the width of that vector. Otherwise it is the number of channels of ``tensors`` tensors
-        together, which are keys and values by default.
+        together; by default these are two, keys and values.
         """
         return self.latent_dim or tensors * self.key_value_dim
 

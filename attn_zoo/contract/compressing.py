@@ -42,8 +42,8 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds the
-        compressed masks of real tokens: the weight of the layer's bias in each compressed token.
+        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds
+        the mask of real tokens, compressed in the same way: the factor of the layer's bias in each compressed token.
         """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 

@@ -1,4 +1,6 @@
-"""Softmax and weighted means that leave out padded keys and, if causal, future keys. They support sinks."""
+"""Softmax and weighted means that leave out padded keys and, if causal, future keys. The softmax can have sinks (learned
+scores that belong to no key).
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | 
 
     If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of the
     smallest normal number. Its square, by which the gradient divides, is then not zero, and the gradient stays finite. A sum of
-    weights comes near this limit only in causal attention with inputs far from unit scale, and only for a query whose largest
-    feature is not the largest one of any past key.
+    weights comes near this limit only in causal attention with inputs far from unit scale. The largest feature of the query is then
+    at an index at which no past key has its largest feature.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]

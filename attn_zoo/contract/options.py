@@ -146,7 +146,7 @@ def window_by_length() -> Any:
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Return a mapping from the name of each option whose default depends on the length to its ``LengthRule``."""
+    """Return the ``LengthRule`` of each option whose default depends on the length. Keys are the names of the options."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 

@@ -39,8 +39,8 @@ COUNTED_HERE = {
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops,
 }
-"""FLOP formulas of operators that PyTorch's counter omits (products that are added in place; in PyTorch 2.14 fused attention
-on a CPU) or counts wrongly (gradients of depthwise convolutions)."""
+"""FLOP formulas of operators that PyTorch's counter omits or counts wrongly. It omits products that are added to a tensor in place
+and, in PyTorch 2.14, fused attention on a CPU. It counts gradients of depthwise convolutions wrongly."""
 
 
 def flops_of(call: Callable[[], object]) -> int:

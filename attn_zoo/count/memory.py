@@ -39,7 +39,7 @@ def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
     """Return the largest batch up to ``limit`` for which ``fits`` returns True. It is found by doubling and bisection. It is 0 if a
     batch of one does not fit.
 
-    Memory must grow with the batch, so that every batch smaller than one that fits also fits.
+    Memory must grow with the batch: if a batch fits, every smaller batch must fit, too.
     """
     held, refused = 0, 1
     while refused <= limit and fits(refused):

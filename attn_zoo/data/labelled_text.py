@@ -20,7 +20,7 @@ class LabelledText(NamedTuple):
 
 
 Parts = dict[str, list[LabelledText]]
-"""Rows of each split, such as train and test."""
+"""Examples of each split. The keys are the names of the splits, such as ``train`` and ``test``."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Pattern of surrogate characters. JSON may contain them, but UTF-8 may not."""

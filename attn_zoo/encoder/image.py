@@ -22,7 +22,7 @@ class ImageClassifier(nn.Module):
         inputs: size of the images and of the patches.
         backbone: timm's name of a VisionTransformer whose architecture is used. An empty string means timm's plain
             VisionTransformer.
-        shared_weights: if True, one block is applied several times in place of all blocks, as many times as there would be blocks.
+        shared_weights: if True, one block is applied as many times as the model would otherwise have blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         output_gate: argument of ``MultiHeadAttention``, in every block.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the blocks use in turn.

@@ -19,13 +19,13 @@ class Order(Enum):
 
 
 def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
-    """Return the order that is asked for. If ``auto`` is asked for, return the order with fewer FLOPs.
+    """Return the order ``asked`` or, if that is ``auto``, the order with fewer FLOPs.
 
-    ``source_dim`` is the width of the tokens before they are projected to keys and values. If the mechanism cannot compress tokens,
-    or runs its ``definition``, the order is ``project_first``.
+    ``source_dim`` is the width of the tokens before they are projected to keys and values. ``auto`` means ``project_first`` if the
+    mechanism cannot compress tokens, or if its implementation is ``definition``.
 
     Raises:
-        UnsupportedError: ``compress_first`` is asked for, and the mechanism cannot compress tokens once for all heads.
+        UnsupportedError: ``asked`` is ``compress_first``, and the mechanism cannot compress tokens once for all heads.
     """
     if not isinstance(mechanism, CompressingAttention) or (r := mechanism.compressed_length()) is None:
         if asked is Order.compress_first:

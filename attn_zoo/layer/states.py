@@ -28,8 +28,8 @@ class Remembered:
     length: int
     """Number of tokens of the context."""
     latent: Float[Tensor, "batch keys latent_dim"] | None = None
-    """Latents of the context, from which each call computes keys, values and streams. None if the layer has none, or if keys are
-    compressed.
+    """Latents of the context, from which each call computes keys, values and streams. None if the layer has no
+    latents, or if keys are compressed.
     """
 
     @property
