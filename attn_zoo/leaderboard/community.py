@@ -24,7 +24,7 @@ from attn_zoo.records.files import NAME, SUFFIX, pack
 COMMUNITY = Path("results") / "community"
 """Folder of submissions in the repository."""
 FILE, CODE, TEXT = "submission.toml", "code", "README.md"
-"""Names in the folder of a submission, besides the packed records: file on the submitter, folder of code, text of the pull request."""
+"""Names in the folder of a submission, besides the packed records: file on the submitter, folder of code, pull request as text."""
 AGAIN = "again"
 """Folder of repetitions of submitted runs, next to the folders of the submissions. It has one packed file per submission."""
 WITHIN = 0.02
