@@ -230,8 +230,8 @@ class TaskCard:
     best control.
     """
     distant: str | None = None
-    """Name of the subset of the test split (see ``slices``) whose labels depend on distant tokens. The ability profile uses the score
-    on this subset.
+    """Name of the subset of the test split (see ``slices``) whose labels depend on distant tokens. The ability profile uses the
+    score on this subset.
     """
 
     @property
