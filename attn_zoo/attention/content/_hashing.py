@@ -18,7 +18,7 @@ RADIX, MOST_HASHES = 16, 6
 log n with combined hashes, and n² with a single hash.
 """
 ROTATIONS = MOST_HASHES * RADIX // 2
-"""Number of directions drawn for each head and round; short sequences use the first few."""
+"""Number of directions drawn for each head and round. With fewer buckets, as for short sequences, only the first ones are used."""
 BUCKETS = Bound(
     lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
     f"must be a power of two up to {RADIX**MOST_HASHES}, or 0 (the number follows the length)",

@@ -1,7 +1,7 @@
 """Sparse attention by an indexer (DSA): yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the k keys with the highest scores Iᵢⱼ.
 
-Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ), where q̃ᵢₕ is the query of a narrow index head h and k̃ⱼ is the index key. All heads attend to the same
-k keys.
+Iᵢⱼ = Σₕ wᵢₕ ReLU(q̃ᵢₕ·k̃ⱼ), where q̃ᵢₕ is the query of a narrow index head h, k̃ⱼ is the index key, and wᵢₕ is a weight computed
+from token i. All heads attend to the same k keys.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ def grouped(
     same block. The pairs are numbered by query, then by choice.
 
     Returns:
-        Three tensors. The first gives the number of the pair at each place. At an empty place, this is the number of all pairs. The
-        second gives the place of each pair. If a query chose no block (``chosen`` is then ``blocks``), this is the number of all
-        places. The third gives the block of each group.
+        Three tensors: the index of the pair at each place, the index of the place of each pair, and the block of each group. An
+        empty place gets the count of pairs as index. A pair without a block (``chosen`` is then ``blocks``) gets the count of
+        places.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

@@ -53,9 +53,9 @@ class Differential(Attention[NoOptions]):
     Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial (c in the equation of the
         module).
     Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
-        channel wider. A head of the paper is twice as wide as a head of its baseline, so half as many heads give the paper's
-        sizes. Outputs are divided by their root mean square over the head, without a learned scale. The output projection can
-        learn the scale. A query that sees no valid key gets zeros.
+        channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is twice as wide.
+        Outputs are divided by their root mean square over the head, without a learned scale. The output projection can learn the
+        scale. A query that sees no valid key gets zeros.
     """
 
     initial = 0.2  # of layer 0

@@ -52,8 +52,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     dilation; of attention to the global keys; and of attention from the global tokens.
 
     The backward pass computes the weights of the windows again. The state holds keys and values of the positions within reach and
-    of the global tokens. Until all global tokens are read, it also holds their second keys and values, for queries of global
-    tokens.
+    of the global tokens. Until all global tokens are read, it also holds their ``global_key`` and ``global_value``, which only
+    queries of global tokens see.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel

@@ -43,6 +43,8 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """Return the gradient of the scores, computed in place from the gradient of the weights after dropout."""
+    """Return the gradient of the scores, computed in place. ``grad_weights`` is the gradient of the weights after dropout, and
+    ``kept`` is the dropout mask.
+    """
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

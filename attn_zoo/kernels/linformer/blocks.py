@@ -5,8 +5,8 @@ softmax.
 
 S are the scores. As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ
 2^(Sᵢⱼ log₂e). With L, any block of P = 2^(S log₂e − L) can be computed without the others. The backward pass has two kernels. They
-compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ, which also holds with dropout. These kernels take seven matrix products, and the whole-row
-kernels only five. Use the whole-row kernels if the keys fit.
+compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ; the two are equal, also with dropout. These kernels take seven matrix products. The whole-row
+kernels of ``attention`` take only five, so use them if the keys fit.
 """
 
 from __future__ import annotations
