@@ -23,8 +23,8 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
 ULPS, MANY_ULPS = 8, 16
-"""Errors that are permitted in addition, as numbers of roundings of the largest number: at a few fixed sizes, and at the sizes that
-are drawn at random."""
+"""Numbers of roundings of the largest number by which an error may exceed ``TWICE`` times the error of ``eager``: the first at a
+few fixed sizes, the second at the sizes that are drawn at random."""
 
 SLOW = 20.0
 """CPU seconds that a definition may take in one check. If the check is brief (``Subject.brief``), a sixth of them."""
@@ -42,7 +42,7 @@ copy, each number is changed by one rounding."""
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
     """A mechanism that declares ``exact`` equals softmax attention at every tested size, with and without padding. This also holds
-    for inputs 100 times as large. If the mechanism has attention sinks, softmax attention has the same sinks here.
+    for inputs 100 times as large. A mechanism with attention sinks is compared with softmax attention with the same sinks.
 
     If the mechanism is not exact, its card may have a function ``softmax_limit``. The mechanism that this function builds equals
     softmax attention.

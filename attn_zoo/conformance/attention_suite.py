@@ -98,7 +98,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
         device: device on which every implementation runs; None uses the CPU for all implementations that can run on it.
 
     Raises:
-        UnknownNameError: no attention has this name.
+        UnknownNameError: no mechanism has this name.
         ValueError: the class cannot be found, or is a task.
     """
     card = resolve(attention) if isinstance(attention, str) else attention
@@ -135,7 +135,7 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
             A failure that is named here is reported as ``waived``. If a named check no longer fails, this counts as a failure.
 
     Raises:
-        UnknownNameError: no such attention, or ``expected_failures`` names a check that does not exist.
+        UnknownNameError: no such mechanism, or ``expected_failures`` names a check that does not exist.
         ValueError: the class cannot be found.
     """
     cases = list(attention_checks(attention))
@@ -144,8 +144,8 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
 
 
 def unknown_of(card: AttentionCard | TaskCard) -> str:
-    """Return a warning that no check compares the outputs of a mechanism with its equation. The text is empty if the mechanism is
-    exact, so that it is compared with softmax, or if it has a method ``definition``. For a task it is empty, too."""
+    """Return a warning that no check compares the outputs of a mechanism with its equation. The text is empty for a task,
+    for a mechanism that is exact and therefore compared with softmax, and for a mechanism that has a method ``definition``."""
     known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
     return "" if known else NO_DEFINITION
 

@@ -15,8 +15,8 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 REPEATS, FEWER_REPEATS = 350, 70
-"""Numbers of copies of the examples: with the default options, and with a variant (another set of options). With so many copies,
-temporary tensors exceed blocks of a few MiB, or blocks of 1 MiB."""
+"""Numbers of copies of the examples: the first with the default options, the second with variants (other sets of options).
+Temporary tensors are then larger than a few MiB, or, with the second number, larger than 1 MiB."""
 
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:

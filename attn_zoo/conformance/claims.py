@@ -76,8 +76,8 @@ def building_does_not_mutate_options(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """Default options that depend on the length can be built at every length from 2 on. From 64 tokens on, the mechanism has no
-    warning about them."""
+    """If default options depend on the length, the mechanism can be built with them at every length from 2 on. From 64 tokens on,
+    its method ``warnings`` returns no warning about them."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no option has a default that depends on the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -145,7 +145,7 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
     """A module that is built for one length runs at another length if the card declares ``any_length``, or ``shorter`` for shorter
-    lengths. Otherwise the call raises ``UnsupportedError``. A module that is built for the other length runs at it."""
+    lengths. Otherwise the call raises ``UnsupportedError``. Every module runs at the length that it is built for."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))

@@ -95,7 +95,7 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Return how many independent numbers of the past influence later outputs.
+    """Count the independent numbers of the past that influence later outputs.
 
     Args:
         built_for: number of keys that the mechanism is built for.

@@ -28,8 +28,8 @@ DRAWS = 16
 STEPS = (1e-6, 1e-7, 1e-8)
 """Step sizes of the finite differences, each with its own random direction."""
 SLOPE, ROUNDING = 1e-4, 1e-8
-"""Tolerances of a slope, relative to the norm of its summands and to the sum of the outputs. The second one allows for the rounding
-of this sum, which finite differences divide by a small step."""
+"""Tolerances of a slope: the first relative to the norm of its summands, the second relative to the sum of the outputs. The second
+is needed because finite differences divide the rounding error of this sum by a small step."""
 
 
 @attention_check("implementation")

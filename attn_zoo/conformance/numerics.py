@@ -27,9 +27,10 @@ in float64. The second limit is lenient, because a rounded hash may send a posit
 GRADIENT_MEDIAN = 0.25
 """Largest permitted median error of a gradient in 16 bits, relative to the median of the gradient in float64."""
 SHORT_MEDIAN, LONG_MEDIAN = 0.1, 0.25
-"""Values for ``HALF_MEDIAN`` at sizes that are drawn at random: up to 129 positions, and beyond, where sums are longer."""
+"""Limits that replace ``HALF_MEDIAN`` at sizes that are drawn at random: up to 129 positions, and at longer lengths."""
 ROUNDINGS = 4.0
-"""Largest median error in 16 bits, divided by the error in float64 if only inputs and parameters are rounded to 16 bits."""
+"""Largest permitted median error in 16 bits, divided by the median error that rounding inputs and parameters to 16 bits causes in
+float64."""
 COPIES, FEW_COPIES = 512, 8
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "inputs 30 times as large": lambda tensor: 30 * tensor,
@@ -37,7 +38,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
     "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
 }
-"""Functions that make extreme inputs, for which roots, logarithms and divisions may fail, by description."""
+"""Functions that make inputs extreme, by a description of the result. Roots, logarithms and divisions may fail at such inputs."""
 DEVIATIONS = 6.0
 
 

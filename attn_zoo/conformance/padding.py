@@ -16,7 +16,7 @@ from attn_zoo.contract import Attention, Geometry
 NOISE = 1e3
 """Factor of the numbers at padded positions. The numbers are the input of another example, multiplied by this factor."""
 AVERAGE = 1e-3
-"""Outputs count as averages of the values if equal values give this value, up to this relative distance."""
+"""If all values are equal, outputs within this relative distance of them count as averages of the values."""
 
 
 @attention_check("implementation")

@@ -19,7 +19,7 @@ SCALES = (1.0, 100.0)
 other scores are below this number."""
 
 SATURATING = (0.0, 50.0, -50.0)
-"""Numbers to try in a padded key or stream: zero, and numbers at which a gate is open or shut up to rounding."""
+"""Numbers to try in a padded key or stream: zero, and two numbers at which a gate is fully open or shut, except for rounding."""
 
 
 @attention_check("implementation")

@@ -130,8 +130,9 @@ SWITCHES: tuple[Switch, ...] = (
     (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
-"""Settings that a check changes before it runs a module, because an earlier module may already have made the same change. The
-number of threads (``THREADS``) is changed for building only, because calls on more threads than idle cores are slow."""
+"""Settings that a check changes before it runs a module. Otherwise, a module could set the value that an earlier module left, and
+the check would not notice. The number of threads (``THREADS``) is changed for building only, because calls on more threads than
+idle cores are slow."""
 
 
 class _Unchanged:

@@ -26,7 +26,7 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """For each tensor, by name, the positions that it belongs to: ``queries``, ``keys``, or both if these are the same tensor."""
+    """Positions of each tensor, by its name: ``queries``, ``keys``, or both if one tensor serves as queries and keys."""
 
     @property
     def shared(self) -> bool:

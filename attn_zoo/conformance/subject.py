@@ -25,8 +25,8 @@ LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd lengths, which are not multiples of any block size. A check runs at the first length that the options allow."""
 
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry from which checks take the default options, whatever their own length. A block size of a quarter of its length (18) does
-not divide any of ``LENGTHS``."""
+"""Geometry whose default options all checks use, also at other lengths. A default block size of a quarter of the length is 18 here,
+and 18 divides none of ``LENGTHS``."""
 
 HALF = 0.03
 """Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
@@ -194,8 +194,8 @@ class Subject:
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
-        """Yield a geometry for every size that was drawn at random for this mechanism and that the options and the implementation
-        support, bidirectional and causal.
+        """Yield a bidirectional and a causal geometry for every size that was drawn at random for this mechanism. Geometries that
+        the options or the implementation do not support are left out.
 
         Variants (sets of options) have the fewer sizes of ``sizes.of_variant``. GPU kernels that run slowly on a CPU
         (``interpreted``) have one head and at most 129 tokens.

@@ -17,7 +17,7 @@ TOLD = 0.99
 """Share of test labels that a guesser must predict to count as a shortcut. It must also make at most a tenth of the errors of
 always guessing the most frequent class."""
 LAST = 4
-"""Number of positions at the end that are tried also by their distance from the end."""
+"""Number of last positions that are also tried by their distance from the end, because examples differ in length."""
 
 
 @task_check
@@ -65,7 +65,7 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 def no_shortcut_tells_the_label(task: Task) -> str:
     """The label of an example cannot be predicted from one token or from the length. Otherwise a model would need no attention.
 
-    A simple guesser is tried. From the train split, it learns the most frequent class for each token at one fixed position. If
+    A simple guesser is tried at each position. From the train split, it learns the most frequent class for each token there. If
     labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example instead
     of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of always
     guessing the most frequent class.

@@ -58,8 +58,8 @@ def promises_hold_once_trained(subject: Subject) -> None:
 
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
-    """A selection of the other checks also passes with other values of each option that no variant (set of options on the card)
-    sets. The values are those that the type and the rules of the option allow."""
+    """Each option that no variant (set of options on the card) sets is tried with other values, which its type and its rules allow.
+    A selection of the other checks also passes with each of these values."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
@@ -95,9 +95,9 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Return texts to try as the value of the option ``name``. To find them, the option is first set to an unknown text. If
-    this raises an error, return the words of the error message, because such a message names the allowed texts. If the option
-    accepts the unknown text, return only this text."""
+    """Return texts to try as the value of the option ``name``. To find them, the option is first set to an unknown text. If this
+    raises ``ValueError`` or ``UnsupportedError``, return the words of the message, because it names the allowed texts. Otherwise
+    return only the unknown text."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:
