@@ -29,7 +29,7 @@ class ApproximationError:
     mechanism, and facts that help to interpret the errors, are included."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
-    """Relative errors in float64. If the mechanism is not random, the number of draws is 1."""
+    """Relative errors by random draw, layer, sequence and head. A mechanism that is not random has one draw."""
     drawn: bool
     """True if the mechanism is random: random features, hashes, or untrained parameters."""
     flops: int
@@ -71,11 +71,11 @@ class ApproximationError:
 
 
 class Reference:
-    """Inputs of attention layers, and the exact outputs of softmax attention for them, with which the outputs of mechanisms are
-    compared.
+    """Inputs of attention layers, and the exact outputs of softmax attention for these inputs. The outputs of mechanisms are
+    compared with the exact outputs.
 
     Raises:
-        ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
+        ValueError: there is no layer, or relative errors are undefined because an exact output is zero or not finite.
     """
 
     def __init__(self, layers: Sequence[AttentionInputs]) -> None:
@@ -96,7 +96,7 @@ class Reference:
             seeds: number of seeds for a random mechanism, counted from ``first_seed``.
 
         Raises:
-            UnknownNameError: no such attention or option.
+            UnknownNameError: no such mechanism or option.
             ValueError, UnsupportedError: the mechanism cannot be built with these options for these inputs.
         """
         errors, tied = [], []
@@ -135,8 +135,8 @@ class Reference:
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return softmax(Q Kᵀ / √d) V in float64, for queries Q, keys K and values V with heads of width d. The mechanism ``softmax``
-    computes it."""
+    """Return softmax(Q Kᵀ / √d) V in float64, for queries Q, keys K and values V with heads of width d. The function calls the
+    mechanism ``softmax``."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 

@@ -28,7 +28,7 @@ def build_layers(
         layers: inputs of each layer, whose sizes decide the geometry.
 
     Raises:
-        UnknownNameError: no such attention or option.
+        UnknownNameError: no such mechanism or option.
         ValueError, UnsupportedError: the mechanism cannot be built with these options for these inputs.
     """
     with torch.random.fork_rng(devices=[]):

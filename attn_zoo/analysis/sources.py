@@ -78,7 +78,7 @@ def load_subject(request: Request) -> Subject:
 
     Raises:
         ValueError: an option does not apply to this kind of model, or there is too little input.
-        UnknownNameError: no such task or attention.
+        UnknownNameError: no such task or mechanism.
         OSError: a file is missing, or transformers cannot load the folder.
         UnsupportedError: an optional package is missing; the message names the extra.
     """

@@ -1,7 +1,7 @@
 """Initialisation of Linformer's projections E and F for given keys. It uses means over segments or the second moments of the keys.
 
-E and F are k × n matrices that project n positions onto k. Let M = E[K Kᵀ] be the n × n second moment of the keys K over real text,
-heads and channels. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
+E and F are k × n matrices that project n positions onto k. Let M be the n × n second moment of the keys K: K Kᵀ, averaged over
+real text and heads. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
 directions are the leading eigenvectors U of M. But softmax treats the k projected keys alike, so the choice of the basis also
 matters.
 

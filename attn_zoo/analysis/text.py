@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Return a text that comes with Python, which is its language reference, and a description of it.
+    """Return Python's language reference, a text that comes with Python, and a description of this text.
 
     Raises:
         FileNotFoundError: this Python comes without that text.

@@ -1,8 +1,8 @@
 """Comparison of two subjects, A and B, that are timed in interleaved rounds: which one is faster, or whether they tie.
 
 Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A disturbance
-of the whole round cancels in the quotient. A disturbance of only one subject may be another program, a change of clock rate, or
-the place in the round. It was as likely to hit the other subject, because the order is random.
+of the whole round cancels in the quotient. A disturbance of only one subject may come from another program, a change of clock
+rate, or the place in the round. It is as likely to hit A as B, because the order is random.
 
 So if B costs q times as much as A, the quotient of each round is above q with probability 1/2, independently of all other rounds.
 The number of rounds above q is therefore binomial. This gives a confidence interval of the median, the interval of the sign test.
@@ -47,16 +47,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``A faster`` or ``B faster`` if the confidence interval of the quotient contains only differences larger than
-        ``smallest``, otherwise ``tie``."""
+        """``A faster`` if the whole confidence interval of the quotient lies above 1 + ``smallest``, ``B faster`` if it lies below
+        1 / (1 + ``smallest``), otherwise ``tie``."""
         if self.low > 1 + self.smallest:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
     @property
     def equal(self) -> bool:
-        """True if the confidence interval of the quotient contains only differences of at most ``smallest``. A tie then means that
-        A and B are equally fast. A tie without this property means that the result is unknown."""
+        """True if the whole confidence interval of the quotient lies between 1 / (1 + ``smallest``) and 1 + ``smallest``. A tie
+        then means that A and B are equally fast. Otherwise, a tie means that it is unknown which one is faster."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:

@@ -23,7 +23,7 @@ QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
 """Quantities for which there is a crossover, and the name of each quantity in a measurement."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
-"""Roles of baselines, in words."""
+"""Names of the baselines in reports, by their role in a measurement."""
 
 FITTED_LENGTHS = 4
 """Exponents are fitted to this number of lengths, the longest ones. At shorter lengths, linear terms hide the growth."""
@@ -31,8 +31,8 @@ FITTED_LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinite if one of the
-    two costs is unknown because memory ran out."""
+    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinity if
+    the mechanism ran out of memory, and minus infinity if the baseline did."""
 
     length: int
     middle: float

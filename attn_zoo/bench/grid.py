@@ -48,7 +48,7 @@ class Grid:
 
     Raises:
         ValueError: a value breaks its rule.
-        UnknownNameError: no such attention, option, implementation or task.
+        UnknownNameError: no such mechanism, option, implementation or task.
     """
 
     output: str | None = option(None, "also write the figures to this JSON file, after each round")

@@ -13,7 +13,7 @@ Ask = Callable[..., Any]
 """Function that gets the name and the arguments of a method, and calls this method of the object in the worker process."""
 
 Answer = Mapping[str, float | list[float] | None]
-"""Measured value of each quantity. It is a list if several steps were tried."""
+"""Measured values by quantity. A value is a list if it has one number per batch size that was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _memory(ask: Ask, found: Figures) -> Answer:
 
 
 MEMORY = Probe("peak_bytes", _memory)
-"""Probe for the bytes that are allocated before a step, and for the peak of the step above them."""
+"""Probe for the bytes that are allocated before a step, and for the peak of the bytes that the step allocates in addition."""
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:

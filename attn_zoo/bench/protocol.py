@@ -33,7 +33,7 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
 more to the system, so that each new block causes page faults; ``keep`` keeps freed blocks."""
 
 MOST_COPIES = 4096
-"""Largest number of copies of the inputs. If inputs are small, it takes longer to make more copies than to use them."""
+"""Largest number of copies of the inputs. For small inputs, making more copies takes longer than the steps that use them."""
 
 CLOCKS: Mapping[str, tuple[str, str]] = {
     "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),

@@ -35,7 +35,7 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
     unless the text states them.
 
     Raises:
-        UnknownNameError: no such attention, implementation or option.
+        UnknownNameError: no such mechanism, implementation or option.
         ValueError: a text does not have this form, two texts describe the same, there is no text, or an option breaks its rule.
     """
     found = {}
