@@ -71,7 +71,7 @@ def _run(parsed: argparse.Namespace) -> int:
     """Run all parts; exit status 0 if every part succeeded, else 1.
 
     Raises:
-        UnknownNameError: no such attention.
+        UnknownNameError: no such mechanism.
         ValueError: there is no GPU.
         OSError: OUT cannot be written.
     """

@@ -52,10 +52,11 @@ number of rows."""
 SAME_AT_ALL_LENGTHS = 1 / 1.15
 """Smallest wanted value of (time at length 4,096 / time at length 65,536), for the same total number of tokens."""
 FASTER_THAN_SDPA = {512: 1.4, 4096: 5.5, 65536: 70.0}
-"""Smallest wanted value of (forward time of the fastest softmax layer / that of ours with 128 projected keys), by length."""
+"""Smallest wanted value of (forward time of the fastest softmax layer / forward time of Linformer with 128 projected keys), by
+length."""
 LESS_MEMORY_THAN_SDPA = 1.4
-"""Smallest wanted value of (peak bytes of training a softmax layer / those of ours with 256 projected keys), from length 8,192
-on."""
+"""Smallest wanted value of (peak bytes of training a softmax layer / peak bytes of training Linformer with 256 projected keys),
+from length 8,192 on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Check and timing of Linformer's Triton kernels on a GPU.
 
-Results are checked against float64. Times are shown beside the shortest possible times on this machine, and those of PyTorch's
-kernels.
+Results are checked against float64. Times are shown beside the shortest possible times on this machine and beside the times
+of PyTorch's kernels.
 
     python benchmarks/linformer_kernels.py OUT.json                                           # a CUDA device
     TRITON_INTERPRET=1 python benchmarks/linformer_kernels.py OUT.json --device interpreter   # results only, on a CPU

@@ -20,10 +20,10 @@ from attn_zoo.count.rigs import Subject, build_layer
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
-"""Name of the side of a comparison that is the zoo's layer."""
+"""Name of the zoo's layer as a side of a comparison."""
 
 BASELINE = "softmax"
-"""Name of full attention in PyTorch's fused kernel; its sides are ``full`` and ``causal``."""
+"""Name under which PyTorch's fused softmax attention is timed; its sides are ``full`` (bidirectional) and ``causal``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,8 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
         name: mechanism of the zoo.
         package: ``fla-core`` or ``transformers``.
         module: folder of flash-linear-attention's operator, or name of transformers' model.
-        function: function of the module. Functions of transformers divide the queries by √head_dim; our queries have already been
-            divided by it.
+        function: function of the module. Functions of transformers divide the queries by √head_dim. Our queries are divided
+            already, so they are multiplied by √head_dim before such a function is called.
     """
     layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
     mechanism: Any = layer.mechanism

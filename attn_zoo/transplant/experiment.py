@@ -49,7 +49,7 @@ def check(
     """Check that a student (a copy of the teacher with another mechanism) can be built from every candidate.
 
     Args:
-        padded: True if there are padded passages apart from the training passages that ``setting.short`` shortens.
+        padded: True if there are sentence pairs or classification tasks, whose passages are padded.
 
     Returns:
         For each candidate, True if at least one layer has matrices E and F, which project keys and values along the length and

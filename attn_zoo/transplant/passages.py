@@ -55,7 +55,7 @@ class Passages:
 
 
 def join(parts: Sequence[Passages]) -> Passages:
-    """Return several collections of passages of the same length as one."""
+    """Return all passages of several collections as one collection. All passages must have the same length."""
     return Passages(torch.cat([part.ids for part in parts]), torch.cat([part.valid for part in parts]))
 
 

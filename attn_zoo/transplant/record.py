@@ -23,7 +23,7 @@ _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denor
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new record without points, which are the results of trials. Its ``reference``, the quality of the teacher, is
+    """Return a new record that has no points (results of trials) yet. Its field ``reference``, the quality of the teacher, is also
     filled in later.
     """
     attending = sites(teacher.model)

@@ -21,8 +21,8 @@ from attn_zoo.transplant.passages import Passages
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """Return the second moments E[K Kᵀ] of the keys for each head and layer, in float64. Entry (i, j) is the mean of kᵢ·kⱼ over
-    the passages in which positions i and j hold real tokens.
+    """Return the second moments of the keys k for each head and layer, in float64. Entry (i, j) is the mean of kᵢ·kⱼ over the
+    passages in which positions i and j hold real tokens.
     """
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
@@ -42,8 +42,8 @@ def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Initialise E and F of every layer, which project keys and values along the length. F equals E, because the weight of
-    projected value s is computed from projected key s.
+    """Initialise the matrices E and F of every layer. They project keys and values along the length. F equals E, because the
+    weight of projected value s is computed from projected key s.
 
     Args:
         stack: mechanisms of one model, in order. A matrix that layers share is computed from the sum of their moments.

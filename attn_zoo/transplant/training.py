@@ -153,7 +153,8 @@ def fit(
         count: number of examples from which batches are drawn.
         what: name of the training, for the error message.
         steps, batch: number of steps, and number of examples per step.
-        rate, mechanism_rate: peak learning rates of the student's own parameters, and of those of its mechanisms.
+        rate: peak learning rate of the student's parameters outside of its mechanisms.
+        mechanism_rate: peak learning rate of the parameters of the student's mechanisms.
         generator: random generator that draws the examples.
         head: further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
 

@@ -35,7 +35,7 @@ class Arm:
     """Width of the short convolution in tokens; 0 for a layer without one, as in the paper."""
     start: str = ""
     """Options that decide how E and F are initialised and trained, such as ``init=pooling, equalised``; empty for the defaults.
-    Also empty for mechanisms without E and F, which are compared with Linformer under all of these options."""
+    Also empty for mechanisms without E and F, which are compared with Linformer under every initialisation."""
 
     @property
     def layer(self) -> str:
@@ -131,7 +131,7 @@ class Figure:
     def by_sharing(self, arm: Arm) -> list[Cell]:
         """Return the cells (settings of one point of the figure) for panel c in one arm. They differ in the sharing of E and F.
 
-        Their length and projected length are those for which most kinds of sharing were run.
+        Of all pairs of a length and a projected length, the one with the largest number of kinds of sharing is used.
         """
         found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.arm == arm)
         cells = max(found.values(), key=len, default=[])
@@ -141,7 +141,7 @@ class Figure:
         """Return the cells (settings of one point of the figure) for panel d in one arm. They differ in length, the shortest
         first.
 
-        Their projected length is the one for which most lengths were run.
+        Of all projected lengths, the one that was run at the largest number of lengths is used.
         """
         cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
