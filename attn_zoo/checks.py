@@ -13,7 +13,7 @@ MOST = 2**31 - 1
 """Upper bound of counts such as lengths, widths and steps."""
 
 BOUND = "bound"
-"""Key of the ``Bound`` of an option in the metadata of its dataclass field, see ``contract.options``."""
+"""Key in the metadata of an option's dataclass field, under which the ``Bound`` of the option stands (see ``contract.options``)."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")

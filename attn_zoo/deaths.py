@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
-"""Environment variable with the deaths so far: for each note of a process that died, such as ``the run ID``, the reasons."""
+"""Environment variable with the deaths so far. It maps the note of a process that died, such as ``the run ID``, to the reasons."""
 STARTED = "ATTN_ZOO_STARTED"
 """Environment variable with the time when the command started, for the case that a later process continues the command."""
 
@@ -60,7 +60,7 @@ def read(memory: mmap.mmap) -> str:
 
 
 def note(what: str) -> None:
-    """Note what this process is doing, for its parent process."""
+    """Write a note of what this process is doing, which its parent process can read."""
     if _note is not None:
         _note[:] = what.encode()[:_SIZE].ljust(_SIZE, b"\0")
 

@@ -73,7 +73,7 @@ def label(text: str, most: int = 80) -> str:
 
 
 def file_words(text: str, most: int = 80) -> str:
-    """Return text as part of a file name: letters, digits, dots, dashes and underscores.
+    """Return text that is valid as part of a file name. It has only letters, digits, dots, dashes and underscores.
 
     Longer text is cut to ``most`` characters, and a digest of it is added. Different texts give different results.
     """

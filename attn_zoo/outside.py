@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 PLAIN = (signal.SIG_DFL, signal.default_int_handler)
-"""Default handlers of signals: that of the system, and Python's."""
+"""Default signal handlers: the system's and Python's."""
 
 _TRACEBACK = vars(BaseException)["__traceback__"]
 
@@ -77,7 +77,7 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if ``handler`` is a default handler of signals: that of the system, or Python's. If ``Outside`` set the handler,
-    return whether the handler before it was a default handler."""
+    """Return True if ``handler`` is a default signal handler: the system's or Python's. If ``Outside`` set ``handler``, return
+    whether the handler that ``Outside`` replaced is a default signal handler."""
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -89,7 +89,7 @@ class Check(pytest.Item):
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message of a check that failed. For any other exception, return pytest's traceback from this test on."""
+        """If the check failed, return its message. If another exception was raised, return pytest's traceback from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 

@@ -43,14 +43,14 @@ RESERVED = frozenset(
     + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution", "output_gate"]
     + ["key_value_heads", "latent_dim"]
 )
-"""Names that no option may have, because other arguments of configs, ``build_attention`` and ``MultiHeadAttention`` have them."""
+"""Names that no option may have, because ``build_attention``, ``MultiHeadAttention`` or configs use them for other arguments."""
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
 _LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
 _CHANGES: dict[str, str] = {}
-"""Sentences on the settings of the process that plugins changed, by the origin of their cards or options."""
+"""Sentences on the settings of the process that a plugin changed, by the origin of its card or by its options class."""
 _SEARCHED: list[str] = []
 """``sys.path`` at the last search for plugins. A search takes tens of milliseconds, and cards are looked up thousands of times."""
 
@@ -217,7 +217,7 @@ def build_attention(
         device: device for which ``auto`` chooses. The mechanism itself is built on the current default device.
         dtype: dtype of the matrix products (that of the inputs or of autocast), for which ``auto`` chooses; None is torch's default
             dtype.
-        **options: fields of ``card(name).options``. The others take their defaults, which may depend on the length.
+        **options: fields of ``card(name).options``. Fields that are not given take their defaults, which may depend on the length.
 
     Raises:
         UnknownNameError: the mechanism, an option or the implementation is unknown.

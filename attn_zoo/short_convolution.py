@@ -23,8 +23,8 @@ class ShortConvolution(nn.Module):
 
     Args:
         dim: width of the tokens.
-        width: number of positions in the window. If ``causal``, the window ends at position i. Otherwise it has ``width // 2``
-            positions on either side of i.
+        width: size of the window. A causal window has ``width`` positions and ends at position i. Any other window has
+            ``width // 2`` positions on either side of i.
         causal: True if output i depends only on tokens up to i.
 
     Raises:

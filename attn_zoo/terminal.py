@@ -55,8 +55,8 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Return a table as text that is no wider than the terminal. If it is too wide, optional columns are left out, then text is
-    wrapped.
+    """Return a table as text that is no wider than the terminal. To make a table narrower, optional columns are left out first, and
+    then text is wrapped.
 
     Args:
         rows: cells of each row.
@@ -115,8 +115,8 @@ def show(text: str, format: str = "terminal") -> None:
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
     """Return a table of numbers as text, in Markdown or for the terminal.
 
-    If the table is too wide for the terminal, it is divided. The remaining columns follow below, and the leading columns of words
-    are repeated beside them.
+    A table that is too wide for the terminal is divided into parts, one below the other. Each part begins with the same columns
+    of words, followed by some of the columns of numbers.
 
     Args:
         head: names of the columns.

@@ -1,6 +1,6 @@
 """Functions, classes and constants that all runs in a process share, and their restoration after a plugin replaced them.
 
-They are those of PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library. A plugin can replace any of them, so the
+They belong to PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library. A plugin can replace any of them, so the
 attributes of all loaded modules and classes of these packages are copied and compared. The copy of a module or class is used again
 in later comparisons until the module or class changes.
 """
@@ -42,7 +42,7 @@ _CONSTANT = (classmethod, staticmethod, property, MemberDescriptorType, GetSetDe
 """Types of attributes that are compared, besides everything that can be called."""
 
 _LATE = "torch.distributed"
-"""Package whose import adds methods to a class that PyTorch has already."""
+"""Package whose import adds methods to a class that PyTorch has defined before."""
 _SLOTS = "__slotnames__"
 """Attribute in which ``copy`` caches the slots of a class."""
 
@@ -94,7 +94,7 @@ def modules() -> dict[str, ModuleType]:
 def loaded() -> dict[str, ModuleType]:
     """Return, by name, all loaded modules of the packages that ``copies`` covers, and of all their submodules.
 
-    A plugin that deletes one of these modules must be noticed, because Python would import it a second time.
+    If a plugin deletes one of these modules, the module must be restored. Otherwise Python would import it a second time.
     """
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}

@@ -14,7 +14,7 @@ from attn_zoo.process_state.torch_parts import STATED, TORCH_PARTS, TORCH_RANDOM
 
 _PARTS = [*CALLED_AT_ANY_TIME, *TORCH_PARTS, COMPILER, *PYTHON_PARTS]
 _RANDOM = [TORCH_RANDOM, *PYTHON_RANDOM]
-"""Generators of random numbers. Any code may draw from them, so they are put back without being named."""
+"""Generators of random numbers. Any code may draw from them, so a change of their state is undone but not reported."""
 _UNREAD = object()
 """Value of a part that cannot be read."""
 
@@ -56,7 +56,7 @@ def sentence(who: str, when: str, changed: Sequence[str]) -> str:
 
     Args:
         who: name of the plugin.
-        when: when the plugin did so.
+        when: words that say when the settings changed, such as ``when it was imported``.
         changed: names of the settings.
     """
     return f"{who} changed settings of the whole process {when}; they were put back: {', '.join(changed)}"

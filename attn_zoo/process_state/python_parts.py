@@ -150,8 +150,8 @@ CALLED_AT_ANY_TIME = [
     Part("calls of the garbage collector", lambda: list(gc.callbacks), _put_callbacks),
     Part("loaded modules", loaded, sys.modules.update, _same_modules),
 ]
-"""Parts that are restored first. Python calls tracing functions and callbacks at any time, so they could change other parts again.
-Without its loaded modules, Python would import PyTorch a second time."""
+"""Parts that are restored before all others. Tracing functions and callbacks are called at any time, so they could change other
+parts again. Deleted modules must be put back first, because Python would otherwise import PyTorch a second time."""
 PYTHON_PARTS = [
     Part("functions of PyTorch, NumPy, attn-zoo or Python", copies, put_functions, same_functions),
     Part("working directory", os.getcwd, os.chdir),

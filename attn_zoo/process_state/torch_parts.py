@@ -15,7 +15,7 @@ from attn_zoo.process_state.part import Part
 
 _cuda = torch.backends.cuda
 _OPEN: list[Any] = []
-"""Contexts that were entered to undo other contexts. They stay open, because leaving them would bring the others back."""
+"""Contexts that undo a context of a plugin. They stay open, because leaving them would bring the plugin's context back."""
 
 _FLOAT32 = [("generic", "all")] + [(end, use) for end in ("cuda", "mkldnn") for use in ("all", "matmul", "conv", "rnn")]
 """Back ends and operations that have a float32 precision of their own."""
