@@ -1,4 +1,4 @@
-"""File locks by which processes that write into one folder of records divide the runs among them."""
+"""File locks by which processes that write into the same folder of records divide the runs among themselves."""
 
 from __future__ import annotations
 

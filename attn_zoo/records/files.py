@@ -114,7 +114,7 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
     the files that they came from.
 
     Raises:
-        ValueError: the name of ``path`` does not end in ``SUFFIX``, or a record does not come from a file of its own.
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, or the records do not come from different files in one folder.
         RecordError: no reader would accept the file.
         OSError: the file cannot be written.
     """

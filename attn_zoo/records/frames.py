@@ -130,7 +130,7 @@ _COLUMNS: dict[str, tuple[Any, Take]] = {
     "trials": _count(lambda record: record.tuning and record.tuning.trials),
     "tuning": (pl.String, lambda record: record.tuning and _encoded(record.tuning)),
 }
-"""Type of each column, and its value for a record."""
+"""Type of each column, and the function that returns the column's value for a record."""
 
 
 def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:

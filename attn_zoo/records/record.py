@@ -23,9 +23,9 @@ _ABSENT: Mapping[int, Mapping[str, Any]] = {
     5: {"stopped": None, "reached": {}, "flat": None},
     SCHEMA: {},
 }
-"""Fields that records of each version lack, with their values."""
+"""For each version, the fields that its records lack, with the values that the fields get."""
 _LAST_DAY = "2026-11-24"
-"""Last day on which code that wrote schema 4 made records. Their files have no digest."""
+"""Last day on which records of schema 4 were made. The files of these records have no digest."""
 _YOUNGER = ("denormals_flushed", "plugins")
 """Fields of an environment that schema 4 did not have."""
 
@@ -121,7 +121,7 @@ class RunRecord:
 
     @property
     def is_trial(self) -> bool:
-        """True for a trial of a hyperparameter search, which has no row in tables."""
+        """True for a trial of a hyperparameter search. A trial has no row in tables."""
         return self.tuning is not None and self.tuning.trial is not None
 
     @property

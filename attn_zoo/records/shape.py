@@ -26,7 +26,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """Least and greatest possible score of each metric."""
 _AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
-"""Counts of the whole network, which has an output layer and is therefore never free."""
+"""Counts that must be at least 1, because they include the output layer of the network."""
 
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
@@ -34,7 +34,7 @@ Whole = Annotated[int, Meta(ge=-_LONG, le=_LONG)]
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Scalar = None | bool | str | Number | Whole
 Free = dict[str, Scalar]
-"""Mapping of names to single values."""
+"""Mapping from any names to single values, such as a number or a string."""
 
 
 def _part(name: str, kind: type) -> type[Struct]:

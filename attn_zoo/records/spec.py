@@ -209,7 +209,8 @@ class RunSpec:
     precision: str = "fp32"
     """Precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast."""
     attention_version: int = _added_later(1)
-    """Version on the mechanism's card. For a hybrid, it is 1 plus the sum of (version - 1) over its mechanisms."""
+    """Version on the mechanism's card. For a hybrid (layers with different mechanisms), it is 1 plus the sum of (version - 1) over
+    these mechanisms."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain data. Fields that were introduced after the first records are left out if they have their

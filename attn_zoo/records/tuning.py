@@ -29,7 +29,7 @@ class Tuning:
     space: Mapping[str, str]
     """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
-    """Index of the trial; None for a run with the best settings. Such a run has ``trials`` and the fields after it instead."""
+    """Index of the trial; None for a run with the best settings. The fields after this one are set only for such a run."""
     trials: int | None = None
     """Number of trials from which the best settings were chosen, including failed ones."""
     failed: int | None = None

@@ -17,7 +17,7 @@ from attn_zoo.rows import row_of
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
-"""Number of tokens at which the cost of a mechanism is counted in addition to the length of the task."""
+"""Costs of mechanisms are counted at this number of tokens, and at the length of the task."""
 
 
 def has_dropout(spec: RunSpec) -> bool:
@@ -28,7 +28,7 @@ def has_dropout(spec: RunSpec) -> bool:
 def counted_implementation(spec: RunSpec) -> str:
     """Return the name of the implementation for which the card of a run's mechanism states FLOPs.
 
-    If the cards of a hybrid's mechanisms name different implementations, the names are joined by ``+``.
+    A hybrid has layers with different mechanisms. If their cards name different implementations, the names are joined by ``+``.
     """
     names = [card(part.attention).counted_implementation for part in row_of(spec).parts()]
     return names[0] if len(set(names)) == 1 else "+".join(names)

@@ -11,8 +11,8 @@ from attn_zoo.runner.metrics import measure_named
 
 
 def attention_facts(row: RowName) -> dict[str, Any]:
-    """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper). For a hybrid, they
-    are combined from the cards of all its mechanisms.
+    """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper). For a hybrid (layers
+    with different mechanisms), they are combined from the cards of all its mechanisms.
 
     A hybrid is a control if all its mechanisms are controls.
 

@@ -18,15 +18,15 @@ _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """Exception with which a signal stops a run. It is not an ``Exception``, because the run did not fail."""
+    """Error with which a signal stops a run. It is a ``BaseException`` but not an ``Exception``, because the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """Return the exception that ends the process: ``Interrupted`` after SIGINT, or ``Terminated`` with the usual exit
-        status.
+        """Return the exception that ends the process: ``Interrupted`` after SIGINT, or ``Terminated`` with the usual exit status
+        after another signal.
         """
         return Interrupted() if self.number == signal.SIGINT else Terminated(128 + self.number)
 

@@ -234,8 +234,8 @@ def evaluate_parts(
     """Return the metric of a network over each part of the examples. Each example is read once, even if several parts contain it.
 
     Args:
-        parts: masks by the name of the part. A mask selects examples or positions. All masks cover the same number of first
-            examples; later examples are not read.
+        parts: mask of each part, by name. A mask selects examples or positions. All masks have the same number n of examples, and
+            only the first n examples are read.
 
     Raises:
         StoppedError: a delayed signal stops the run.

@@ -12,7 +12,7 @@ from typing import IO
 from attn_zoo import deaths
 
 PREPARATION = 600.0
-"""Seconds that a run has at least until the first call of its network, because it reads data and builds the network before."""
+"""Least time limit in seconds until the first call of a network. Before this call, the run reads data and builds the network."""
 
 _watched: list[tuple[float, IO[str]]] = []
 
@@ -49,7 +49,8 @@ def beat() -> None:
 
 
 def place_of_hang(path: Path) -> str | None:
-    """Return the function, file and line at which a process hung when ``watched`` ended it, or None if it did not end the process.
+    """Return the function, file and line at which a process hung when ``watched`` ended the process. Return None if ``watched`` did
+    not end it.
 
     Args:
         path: file that was given to ``watched``.
