@@ -18,10 +18,10 @@ LOWER, UPPER = 0.0001, 0.1
 """Learning rate that is tried next if the best rate so far is the lowest (``LOWER``) or the highest (``UPPER``). No rate beyond
 these two is tried."""
 RUNGS = (8, 2, 1)
-"""A trial on each rung has the maximum number of steps divided by one of these numbers."""
+"""Divisors, one per rung. A trial runs for the maximum number of steps divided by the divisor of its rung."""
 HOPELESS = 0.1
-"""A rate that never reached 90 % of the ceiling is given up if its score is lower than the best on the same rung by more than this.
-Scores are shares of the ceiling."""
+"""A rate is given up if its score is lower than the best on the same rung by more than this, and if it never reached 90 % of the
+ceiling (the best possible score). Scores are shares of the ceiling."""
 FINALISTS = 2
 """Number of best rates that go on from the second rung to the last, and number of best rates that get a second seed."""
 
@@ -40,7 +40,8 @@ class Result(NamedTuple):
     """Result of one training run of a learning-rate search."""
 
     score: float | None
-    """Last validation score divided by the ceiling; higher is better. It is None for a trial that diverged or failed."""
+    """Last validation score divided by the ceiling (the best possible score). If lower is better for the metric, this is minus the
+    logarithm of the last validation score. None for a trial that diverged or failed."""
     succeeded: bool = False
     """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf

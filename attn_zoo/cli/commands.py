@@ -58,7 +58,7 @@ COMMANDS = {
 """Commands by name, in the order of the help."""
 _PYTHONS = warnings.showwarning
 _READ_BY_HYDRA = ("run", "tune")
-"""Commands whose words Hydra parses, by ``run_command`` of their modules."""
+"""Commands whose modules have a function ``run_command``, which parses the words with Hydra."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:

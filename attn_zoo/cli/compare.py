@@ -27,7 +27,7 @@ from attn_zoo.rows import RowName, rows_of
 from attn_zoo.terminal import wrap
 
 FOLDER = "compare"
-"""Default folder of the records, with a subfolder for each version of the code."""
+"""Default folder of the records, with a subfolder for each version of the code of the compared mechanisms."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +84,13 @@ def _command(parsed: argparse.Namespace) -> list[str]:
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Return the mechanisms, each with its options, that the targets name. If all targets are paths, return every mechanism that
-    these files register, with default options.
+    """Return the mechanisms, each with its options, that the targets name. Targets that are paths of plugins are loaded first. If
+    there are only paths, return every mechanism that the plugins register, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
-        UnknownNameError: no such attention, implementation or option.
-        ValueError: a file cannot be loaded, or registers no attention.
+        UnknownNameError: no such mechanism, implementation or option.
+        ValueError: a file cannot be loaded, or registers no mechanism.
     """
     paths = [target for target in targets if target.endswith(".py") or "/" in target or Path(target).is_dir()]
     loaded = [entry for path in paths for entry in load_plugin(Path(path))]
@@ -113,8 +113,8 @@ def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def place(row: Row, table: Table) -> str:
-    """Return the test score of a mechanism (``row``) on the task of the table as text, followed by what the comparison with other
-    mechanisms says. If there is no score, return the reasons."""
+    """Return one line of text about a mechanism (``row``) on the task of a table: its test score and the verdict of the comparison
+    with other mechanisms. If the mechanism has no score, the line says why."""
     start = f"{row.label} on {table.task['title']}: "
     if row.test is None:
         return start + "; ".join(map(str, row.failures))

@@ -39,7 +39,7 @@ def compose(given: Iterable[Word]) -> Composed:
     select. The words for other settings of runs are not used here; ``changed`` applies them later.
 
     Raises:
-        ValueError: an experiment or a launcher has several names.
+        ValueError: ``experiment`` or ``launch`` has several values.
         HydraException: there is no such experiment or launcher.
     """
     named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]

@@ -36,7 +36,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
         The record of the run, new or found; None if another process is executing it.
 
     Raises:
-        OSError: the folder cannot take the record; the message names the place where it was written instead, if any.
+        OSError: the record cannot be written into the folder. If it was written to another place, the message names this place.
         ValueError: the callback cannot be made.
     """
     settings, run_id = plan.settings, job.run_id

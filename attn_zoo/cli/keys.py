@@ -10,7 +10,7 @@ from attn_zoo.cli.words import read_word
 from attn_zoo.contract import UnknownNameError
 
 _WIDE = 80
-"""Number of characters from which a list does not fit into a line."""
+"""Number of characters above which a list may be wrapped."""
 
 
 def describe_keys(kind: type) -> Iterator[str]:

@@ -38,9 +38,9 @@ _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 """Errors of these packages for a worker process that died; their other errors mean a failed start or a bug of the zoo."""
 _ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
-"""Parameters of submitit for every cluster; parameters for SLURM alone are called slurm_NAME there."""
+"""Parameters of submitit for every cluster. In submitit, the names of parameters for SLURM alone begin with ``slurm_``."""
 _OBJECT_STORE_BYTES = 75 * 2**20
-"""Memory of the object store of a Ray cluster that this command starts: Ray's minimum, as runs exchange very little data."""
+"""Memory of the object store of a Ray cluster that this command starts: Ray's minimum, because runs exchange very little data."""
 
 
 def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:

@@ -19,7 +19,7 @@ _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "seconds": ("time", "ms", 1e3),
     "peak_bytes": ("peak memory", "MiB", 2**-20),
 }
-"""Name, unit and factor to the unit, of each measured quantity."""
+"""For each measured quantity: its name, its unit, and the factor that converts values to this unit."""
 
 
 def layer_axes(file: Path) -> list[CostAxis]:

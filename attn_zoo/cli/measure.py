@@ -83,7 +83,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
         experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Values that are already written stay in the file.
 
     Raises:
-        UnknownNameError: no such experiment, key, attention or option.
+        UnknownNameError: no such experiment, key, mechanism or option.
         ValueError: a value is wrong, or something that the experiment needs is missing.
     """
     started = time.monotonic()

@@ -22,7 +22,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
     "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},
 }
-"""Units of quantities on the command line, as multiples of the quantity's first unit."""
+"""For each quantity on the command line, its units and their sizes as multiples of its first unit."""
 
 
 class Parser(argparse.ArgumentParser):

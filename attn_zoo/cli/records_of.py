@@ -21,7 +21,7 @@ def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_pa
 
     Args:
         default: default folder, for the help text.
-        or_packed: end of the description in the help text.
+        or_packed: words that follow ``folder of records`` in the help text, to say whether the option also accepts a packed file.
     """
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 

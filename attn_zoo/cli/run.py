@@ -37,7 +37,7 @@ from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")
-"""Keys of a spec without a group."""
+"""Keys of a run that are not in a group such as ``budget``."""
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
@@ -45,8 +45,8 @@ def run_command(words: Sequence[str]) -> int:
     """Check every run that the words ask for, execute all of them, and print the leaderboard.
 
     Returns:
-        The exit status. It is 1 if a run ended without a score or workers died, otherwise 0. A run that is not supported counts
-        only if it is the only run.
+        The exit status. It is 1 if a run ended without a score or workers died, otherwise 0. An unsupported run gives 1 only if
+        the command has no other run.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -95,8 +95,8 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. A run that is not supported
-    counts only if it is the only run."""
+    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. An unsupported run
+    gives 1 only if the command has no other run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 

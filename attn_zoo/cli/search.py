@@ -135,7 +135,7 @@ def bracket_rates(study: Study) -> list[float]:
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
-    """Return the results of a learning-rate search (``tuning.sampler=bracket``) by trial. ``records`` are those of its trials."""
+    """Return the result of each trial of a learning-rate search (``tuning.sampler=bracket``), given the records of all trials."""
     return {trial_of(study, record): _result(record) for record in records}
 
 

@@ -71,7 +71,7 @@ def transplant_command(words: Sequence[str]) -> int:
         in the file ``output``.
 
     Raises:
-        UnknownNameError: no such key, attention, option or init.
+        UnknownNameError: no such key, mechanism, option or initialisation.
         ValueError, OSError: an input is wrong; this is checked before the work starts.
     """
     names = [word.partition("=")[0] for word in words]

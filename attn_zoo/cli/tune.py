@@ -29,7 +29,7 @@ from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
 USUAL_SEEDS = (1, 2, 3)
-"""Seeds of the runs with the best settings of searches with a fixed budget."""
+"""Usual seeds of the runs with the best settings, in searches with a fixed budget."""
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
 
 Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
@@ -53,11 +53,11 @@ class Request:
     composed: Composed
     """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
-    """Mechanism with options, and task, of each search."""
+    """For each search, the mechanism with its options, and the name of the task."""
     rest: tuple[Word, ...]
-    """Other words, for all trials."""
+    """Words of the command line for other keys, which all trials use."""
     seeds: tuple[int, ...]
-    """Seeds that were typed; empty for the usual ones."""
+    """Seeds on the command line; empty if it names none."""
     named: bool
     """True if the command line names the mechanisms, False if the experiment does."""
 

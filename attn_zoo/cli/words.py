@@ -20,12 +20,13 @@ from attn_zoo.rows import read_rows, split
 _ROWS = ("attention", "attentions", "layer", "mechanisms")
 """Keys whose values are mechanisms, with or without options."""
 _SIGNS = ":[+*"
-"""Characters that occur in a mechanism with options or an implementation, and in a hybrid, but not in a name."""
+"""Characters that do not occur in a name. One of them occurs in every hybrid and in every mechanism with options or an
+implementation."""
 _NAMES = ("attention", "task", "experiment", "launch")
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
-"""Options that take no value, of the commands that parse KEY=VALUE words."""
+"""Options without a value, in commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them."""
 
@@ -172,9 +173,9 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 
 def quote_rows(word: str) -> str:
-    """Return the word KEY=VALUE with quotes around each mechanism with options, such as ``linformer[projected_length=32]``. If an
-    option has several values in the brackets, the mechanism is repeated once for each of them. If no mechanism in the word has
-    options, an implementation or the sign of a hybrid, the word is returned unchanged.
+    """Return the word KEY=VALUE with quotes around each mechanism that has more than a name, such as
+    ``linformer[projected_length=32]``. If an option has several values in the brackets, the mechanism is repeated once for each of
+    them. A word without such mechanisms is returned unchanged.
 
     Raises:
         ValueError: a mechanism in the word is not written in the form NAME[OPTION=VALUE].
