@@ -67,7 +67,10 @@ class Submission:
             ) from error
         kinds = {"name": str, "paper": str, "date": date}
         if given.keys() != kinds.keys() or not all(type(given[key]) is kind for key, kind in kinds.items()):
-            raise ValueError(f"{path} must have exactly the keys name, paper (strings) and date; got {given!a:.200}")
+            raise ValueError(
+                f"{path} must have exactly the keys name and paper (both strings) and date (YYYY-MM-DD, without quotes); got "
+                f"{given!a:.200}"
+            )
         return cls(given["name"], given["paper"], given["date"])
 
 

@@ -118,11 +118,11 @@ def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
         return f"the protocol must be {' or '.join(PROTOCOLS)}; got {record.protocol}. Train again with this version"
     like = [_settings(other) for other in shipped if other.spec.task == record.spec.task and not other.is_trial]
     if not like:
-        return f"there is no table of the task; tasks with one: {', '.join(sorted({other.spec.task for other in shipped}))}"
+        return f"our results have no table of its task, only of {', '.join(sorted({other.spec.task for other in shipped}))}"
     mine = _settings(record)
     apart = min(({n: v for n, v in {**dict.fromkeys(mine), **other}.items() if mine.get(n) != v} for other in like), key=len)
     said = [f"{name} must be {value}; got {mine.get(name)}" for name, value in apart.items()]
-    return ", ".join(said) or "its splits of the data must have as many examples"
+    return ", ".join(said) or "the splits of its data must have as many examples as ours"
 
 
 def _settings(record: RunRecord) -> Mapping[str, Any]:

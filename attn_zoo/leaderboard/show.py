@@ -45,8 +45,8 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     if ids and all(record.is_trial for record in ids):
         studies = ", ".join(sorted({record.tuning.study for record in ids if record.tuning}))
         raise ValueError(
-            f"{wanted!r} must be a run that is not a trial, because tables leave trials out; got a trial of the study "
-            f"{studies}. Name a run with the settings that this study chose"
+            f"{wanted!r} is a trial of the study {studies}, but tables have no rows of trials. Name a run with the settings that "
+            "this study chose"
         )
     if ids:
         return rows_of(ids)
@@ -56,8 +56,8 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     if not found:
         there = sorted({f"{s.row.label}@{s.table.task['name']}" for s in every})
         raise ValueError(
-            f"there is no record of {wanted!r}. Write NAME or NAME[OPTION=VALUE,...], with or without @TASK, or a run id or a "
-            f"file. Recorded: {', '.join(there) or 'nothing'}"
+            f"there is no record of {wanted!r}. Name a run id, a file of records, or a row in the form NAME, "
+            f"NAME[OPTION=VALUE,...] or NAME@TASK. Recorded: {', '.join(there) or 'nothing'}"
         )
     return found
 

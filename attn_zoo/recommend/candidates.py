@@ -107,7 +107,7 @@ def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candida
     counts = entry.cost(geometry, options)
     if (needed := _bytes(required, row, counts, options)) is not None and required.memory is not None and needed > required.memory:
         raise ValueError(
-            f"{row.attention} needs {byte_count(needed)} by count, more than the limit of {byte_count(required.memory)}"
+            f"{row.attention} needs {byte_count(needed)} (counted, not measured); the limit is {byte_count(required.memory)}"
         )
     cost, warnings = _cost(required, counts, softmax), entry.build.warnings(geometry, options)
     return Candidate(row.attention, row.options, taken, cost, warnings, _flops(required, counts))

@@ -85,12 +85,12 @@ class Requirements:
         if self.use is None:
             return
         if self.use not in _NEEDS:
-            raise UnknownNameError("need", self.use, _NEEDS)
+            raise UnknownNameError("use case", self.use, _NEEDS)
         need = _NEEDS[self.use]
         if need.small_state and not self.decode:
             raise ValueError(
-                f"--for {self.use} must go with --decode, because it compares mechanisms by the size of their recurrent state. "
-                "Add --decode"
+                f"--for {self.use} must go with --decode, because its mechanisms are compared by the size of their recurrent "
+                "state. Add --decode"
             )
         if self.reads_past not in need.directions:
             read, remedy = ("causal", "Add") if need.directions == (True,) else ("bidirectional", "Leave out")
@@ -121,7 +121,7 @@ class Requirements:
             read = "causal" if self.reads_past else "bidirectional"
             only = ", ".join(sorted(recorded)) or "none"
             raise ValueError(
-                f"there are no {read} records of --task {self.task}, only of {only}. Name one of these, or run the task"
+                f"there are no {read} records of --task {self.task}. Run this task, or name a task with {read} records: {only}"
             )
         names = [self.task] if self.task else sorted(recorded)
         why = (

@@ -28,5 +28,5 @@ def default() -> Path:
     """
     there = shipped()
     if not there:
-        raise ValueError("this installation has no records of its own. Name a folder of records with --records FOLDER")
+        raise ValueError("this installation has no shipped results. Name a folder of records with --records FOLDER")
     return packed_file(there[0])

@@ -65,8 +65,8 @@ class RowName:
             times = TIMES.fullmatch(part)
             name = times[2] if times else part
             if not NAME.fullmatch(name):
-                wanted = "NAME or COUNT*NAME joined by +, such as 3*linformer+softmax"
-                raise ValueError(f"a hybrid must be {wanted}; got {self.attention!r}")
+                wanted = "parts joined by +, each NAME or COUNT*NAME, such as 3*linformer+softmax"
+                raise ValueError(f"a hybrid must have {wanted}; got {self.attention!r}")
             found += [name] * (int(times[1]) if times else 1)
         return tuple(found)
 

@@ -117,7 +117,10 @@ def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
         name = rows[0].attention
         bare = [RowName(name)]
         if given.get(name, bare) != bare and rows not in (bare, given[name]):
-            raise ValueError(f"{name} must have the same options in all layers of a hybrid, but has two different ones in {text!r}")
+            raise ValueError(
+                f"{name} must have the same options in all layers of a hybrid, but has different options in {text!r}. Give its "
+                "options once"
+            )
         turn += [name] * (int(times[1]) if times else 1)
         given[name] = given[name] if rows == bare and name in given else rows
     if len(given) == 1:

@@ -114,7 +114,7 @@ def test_every_task_of_the_direction_decides_unless_one_is_named():
     assert taken(asked(made)) == "softmax"
     assert taken(asked(made, task="mqar")) == "linear"
     assert taken(asked(made, use="recall")) == "softmax"
-    with pytest.raises(ValueError, match="there are no causal records of --task mqar, only of induction"):
+    with pytest.raises(ValueError, match=r"no causal records of --task mqar\. Run this task, or .* causal records: induction"):
         asked(made, task="mqar", causal=True)
 
 
@@ -140,7 +140,7 @@ def test_sizes_follow_the_rules_of_the_cards_and_rows_with_sizes_of_ones_own_sta
         ({"decode": True}, "local", "local has no recurrent form, so each token would be computed from the whole sequence"),
         ({"length": 1}, "linformer", "must be less than the 1 keys"),
         ({"direction": "training", "memory": 2**24, "length": 16384}, "softmax", "softmax needs "),
-        ({"decode": True, "memory": 2**20}, "softmax", "softmax needs 8 MiB by count, more than the limit of 1 MiB"),
+        ({"decode": True, "memory": 2**20}, "softmax", "softmax needs 8 MiB (counted, not measured); the limit is 1 MiB"),
     ],
 )
 def test_what_does_not_meet_the_requirements_is_refused_with_the_reason(required, label, reason):
@@ -153,7 +153,7 @@ def test_only_softmax_that_is_refused_as_well_leaves_nothing_to_take(capsys):
     words = ["recommend", "--length", "4096", "--decode", "--memory", "1KiB", "--device", "cpu", "--attention", "linear"]
     assert main(words) == 1
     said = capsys.readouterr().out
-    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax needs 8 MiB by count")
+    assert said.startswith("No mechanism meets these requirements, not even softmax.\nsoftmax: softmax needs 8 MiB (counted")
 
 
 def test_generation_takes_the_smallest_state_of_a_recurrent_form():
@@ -270,7 +270,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--for", "generation"], "Add --decode"),
         (["--for", "vision", "--causal"], "the tasks of --for vision are bidirectional. Leave out --causal"),
         (["--accept", "-1"], "--accept must be a loss of at least 0 and less than 100 points; got -1"),
-        (["--task", "digits"], "there are no bidirectional records of --task digits, only of copying, "),
+        (["--task", "digits"], "there are no bidirectional records of --task digits. Run this task, or name a task with "),
         (["--records", "nowhere"], "'nowhere' does not exist"),
         (["--transplant", "t.json"], "--transplant must go with --trained"),
         (["--attention", "linfromer"], "did you mean 'linformer'?"),

@@ -68,7 +68,7 @@ def test_other_data_are_refused():
         ({"spec_precision": "bf16"}, "precision must be fp32; got bf16"),
         ({"spec_task_options": {"size": 4}}, "task.size must be 8; got 4"),
         ({"protocol": "1.0"}, "the protocol must be 2.0 or 3.0; got 1.0"),
-        ({"task": "never_run"}, "there is no table of the task; tasks with one: digits"),
+        ({"task": "never_run"}, "our results have no table of its task, only of digits"),
     ],
     ids=str,
 )

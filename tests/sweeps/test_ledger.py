@@ -163,7 +163,7 @@ def test_a_trial_that_is_asked_for_by_its_id_is_no_row(tmp_path, capsys):
     record = trial(0, valid=0.5)
     Store(tmp_path).add(record)
     assert main(["show", record.run_id, "--records", str(tmp_path)]) == 2
-    assert "got a trial of the study aaaaaaaaaaaa" in capsys.readouterr().err
+    assert "is a trial of the study aaaaaaaaaaaa, but tables have no rows of trials" in capsys.readouterr().err
 
 
 def test_records_are_compared_without_trials_and_other_settings_are_a_change():
