@@ -79,7 +79,7 @@ def difference(
 ) -> Difference:
     """Return the comparison of later records ``b`` with earlier records ``a``, row by row.
 
-    Records belong to the same row if their specs are equal except for the seed. Only scores with the same seed are compared,
+    Records belong to the same row if all their settings except the seed are equal. Only scores with the same seed are compared,
     because data order and initial weights are then the same.
 
     Args:

@@ -281,9 +281,10 @@ def brief(value: float, table: Table) -> str:
 def beside(cell: Cell, table: Table) -> str:
     """Return the small text that stands beside the mean score of a cell.
 
-    If a seed failed, the text is the number of seeds with a score, such as ``2/3``. Otherwise, for runs that end at a criterion,
-    it is the median number of steps to 90 % of the highest possible score. If only some seeds met the criterion, it is their
-    number, such as ``1/3``; if none did, it is empty. For all other runs it is ``±`` and half of the interval of the mean score.
+    - If a seed failed, the text is the number of seeds with a score, such as ``2/3``.
+    - For other runs that end at a criterion, the text is the median number of steps to 90 % of the highest possible score. If only
+      some seeds met the criterion, the text is their number, such as ``1/3``; if none did, the text is empty.
+    - For all other runs, the text is ``±`` and half of the interval of the mean score.
     """
     row = cell.row
     if row is None or row.test is None:

@@ -226,7 +226,7 @@ class Soon:
     low: float | None
     high: float | None
     cap: int
-    """Largest number of steps of a seed that did not reach 90 %, or of any seed if all reached it."""
+    """Largest number of training steps among the seeds that did not reach 90 % or, if all reached it, among all seeds."""
 
     @property
     def order(self) -> float:

@@ -83,7 +83,7 @@ class Block:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Return the name of the group, with a short name for each machine. If there is only one machine, it is left out.
+        """Return the name of the group. If ``names`` has several machines, the short names of the group's machines follow.
 
         Args:
             names: short names by machine.

@@ -11,8 +11,8 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Size in bytes of a mechanism's recurrent state, and of softmax's keys and values at the same length. In results, sizes are
-    summed over all layers of a network; in a recommendation, they are those of one layer."""
+    """Size in bytes of a mechanism's recurrent state, and of softmax's keys and values at the same length. Sizes from
+    records are sums over all layers of a network; sizes in a recommendation are those of one layer."""
 
     bytes: int
     softmax: int
