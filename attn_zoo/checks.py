@@ -51,8 +51,8 @@ def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
     assert isinstance(key_value_heads, int)
     if key_value_heads and heads % key_value_heads:
         raise ValueError(
-            f"{owner}.key_value_heads must divide {owner}.heads, because equally many heads of queries share one; got "
-            f"{key_value_heads} for {heads} heads; 0 means as many as heads"
+            f"{owner}.key_value_heads must divide {owner}.heads, because each head of keys and values serves equally many heads of "
+            f"queries; got {key_value_heads} for {heads} heads. Set 0 for as many as heads"
         )
 
 

@@ -64,7 +64,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
     """
     what = f"{deaths.IMPORT}{place}"
     if ends := deaths.reasons(what):
-        raise ValueError(f"{place} cannot be loaded, because a process that imports it {ends[-1]}")
+        raise ValueError(f"{place} cannot be loaded, because the process that imported it {ends[-1]}")
     who, when = f"plugin {name}", "when it was imported"
     with _named_if_slow(name), deaths.during(what), apart(who, when) as changed:
         _interrupted_by_signals_alone(load)

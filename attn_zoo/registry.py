@@ -85,19 +85,21 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         check_name("an attention", name)
         _check_facts(owner, AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
         if not isinstance(facts["can"], Capabilities):
-            raise ValueError(f"{owner}: can must be a Capabilities object; got {facts['can']!r}")
+            raise ValueError(f"{owner}: the field can must be a Capabilities object; got {facts['can']!r}")
         if not callable(facts["cost"]):
-            raise ValueError(f"{owner}: cost must be a function of the geometry and options; got {facts['cost']!r}")
+            raise ValueError(f"{owner}: the field cost must be a function of the geometry and options; got {facts['cost']!r}")
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
         if extra := set(card.reads) - {"query", "key", "value"}:
-            raise ValueError(f"{owner}: reads may hold only query, key and value; got {', '.join(sorted(map(repr, extra)))}")
+            raise ValueError(
+                f"{owner}: the field reads may hold only query, key and value; got {', '.join(sorted(map(repr, extra)))}"
+            )
         for field in ("title", "paper", "equation"):
             check_printed(owner, field, getattr(card, field))
         check_whole(f"{owner}: version", card.version)
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
                 raise ValueError(
-                    f"{owner}: each of implementations must be one of {', '.join(IMPLEMENTATIONS)}; got {implementation!r}"
+                    f"{owner}: each implementation must be one of {', '.join(IMPLEMENTATIONS)}; got {implementation!r}"
                 )
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):

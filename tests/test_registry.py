@@ -84,7 +84,7 @@ def test_second_registration_of_a_name_is_refused() -> None:
 def test_unusable_implementations_are_refused_when_registering() -> None:
     with pytest.raises(ValueError, match=r"lists the implementation 'sdpa', so .*Fresh must have a method attend_sdpa"):
         register_attention("fresh", implementations=("eager", "sdpa"), **FACTS)(fresh())
-    with pytest.raises(ValueError, match=r"each of implementations must be one of eager, tiled, sdpa, .*; got 'cuda'"):
+    with pytest.raises(ValueError, match=r"each implementation must be one of eager, tiled, sdpa, .*; got 'cuda'"):
         register_attention("fresh", implementations=("eager", "cuda"), **FACTS)(fresh())
 
     class Empty(Attention): ...

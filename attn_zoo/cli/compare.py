@@ -99,7 +99,7 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
     names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
     if not names:
         raise ValueError(
-            f"attn-zoo compare needs at least one attention, but {', '.join(paths)} registers only tasks. Name an attention"
+            f"attn-zoo compare needs at least one mechanism, but {', '.join(paths)} registers only tasks. Name a mechanism"
         )
     return rows_of(dict.fromkeys(names))
 

@@ -94,7 +94,7 @@ def transplant_command(words: Sequence[str]) -> int:
             )
         return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
     if not rows:
-        raise ValueError("attention=NAME is missing, but must name the mechanism to transplant. Choose one from attn-zoo list")
+        raise ValueError("attention= must name the mechanism to transplant, but is missing. Choose one from attn-zoo list")
     return _work(keys, rows, starts, seeds)
 
 

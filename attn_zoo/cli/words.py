@@ -144,7 +144,8 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
     names = word.value.list if isinstance(word.value, ChoiceSweep) else [word.value]
     if word.key in _NAMES and not all(isinstance(name, str | QuotedString) for name in names):
         raise ValueError(
-            f"{word.key}= must be a name, or with -m or tune several names separated by commas, without brackets; got {written!a}"
+            f"{word.key}= must be a name or, with -m or attn-zoo tune, several names separated by commas, without brackets; "
+            f"got {written!a}"
         )
     return word
 

@@ -87,7 +87,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise RecordError(f"not readable as JSON: {error}") from error
+        raise RecordError(f"the file is not readable as JSON: {error}") from error
 
 
 def parse(text: str) -> Any:
@@ -101,7 +101,7 @@ def parse(text: str) -> Any:
     except RecursionError as error:
         raise RecordError("a record must be JSON that Python can read; this JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordError(f"not readable as JSON: {error}") from error
+        raise RecordError(f"the text is not readable as JSON: {error}") from error
 
 
 def is_packed(path: Path) -> bool:

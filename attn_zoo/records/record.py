@@ -109,7 +109,7 @@ class RunRecord:
             raise RecordError(f"the status must be one of {', '.join(STATUSES)}; got {self.status!r}")
         if (self.status == "done") != (self.reason is None):
             raise RecordError(
-                f"reason must be null if status is done, and must be text for any other; got status {self.status!r}, reason "
+                f"reason must be null if status is done, and text for any other status; got status {self.status!r}, reason "
                 f"{self.reason!r}"
             )
         if self.stopped not in (None, "criterion", "cap"):
@@ -181,7 +181,7 @@ def _schema_of(data: Any) -> int:
     if type(schema) is int and schema in _ABSENT:
         return schema
     older = type(schema) is int and 0 < schema < min(_ABSENT)
-    advice = "repeat the run, as this version was never released" if older else "install the newest attn-zoo to read it"
+    advice = "repeat the run, because this version was never released" if older else "install the newest attn-zoo to read it"
     raise RecordError(f"the schema must be one of {', '.join(map(str, _ABSENT))}; got {schema!a:.80}; {advice}")
 
 
@@ -233,10 +233,10 @@ def _contradictions(record: RunRecord) -> Iterator[str]:
         ("attention", record.attention_card.get("name"), record.spec.attention),
     ):
         if actual != expected:
-            yield f"its card names the {what} {actual!r}, but its spec names {expected!r}"
+            yield f"the record's card names the {what} {actual!r}, but its spec names {expected!r}"
     tested = _tested_on_curve(record)
     if tested is not None and tested != record.scores.get("valid"):
-        yield f"its validation score is {record.scores.get('valid')}, but {tested} on its curve"
+        yield f"the record's validation score is {record.scores.get('valid')}, but its curve gives {tested}"
 
 
 def _tested_on_curve(record: RunRecord) -> float | None:

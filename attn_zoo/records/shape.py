@@ -203,7 +203,7 @@ def beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
         if not value and name != "step_seconds_iqr":
             yield f"measured.{name} must be above 0; got {value:g}"
     if counted.get("attention_parameters", 0) > counted.get("parameters", math.inf):
-        yield f"attention cannot have {counted['attention_parameters']} of {counted['parameters']} parameters"
+        yield f"counted.attention_parameters must be at most {counted['parameters']}; got {counted['attention_parameters']}"
 
 
 def _scores(data: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:

@@ -86,7 +86,7 @@ def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Return findings for files whose names ``attn-zoo run`` would not find."""
     for record in records:
         if record.run_id not in Path(str(record.source)).name:
-            words = f"its name lacks its run_id {record.run_id}, so 'attn-zoo run' does not find it and repeats the run"
+            words = f"the file name lacks the run_id {record.run_id}, so 'attn-zoo run' does not find it and repeats the run"
             yield Finding("renamed", _files([record]), words)
 
 
@@ -134,7 +134,7 @@ def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunReco
     usual, *others = sorted(by_digest, key=lambda digest: -len(by_digest[digest]))
     words = (
         f"the {split} split of {task} is not the same in all records: digest {usual[:8]} in {len(by_digest[usual])}, such as "
-        f"{by_digest[usual][0].source}, but {', '.join(digest[:8] for digest in others)} in these"
+        f"{by_digest[usual][0].source}, but {', '.join(digest[:8] for digest in others)} in these files"
     )
     return Finding("data differ", _files(record for digest in others for record in by_digest[digest]), words)
 
@@ -142,7 +142,7 @@ def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunReco
 def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
     by_protocol = grouped((record.protocol, record) for record in records if record.protocol not in PROTOCOLS)
     for protocol, members in by_protocol.items():
-        words = f"protocol {protocol}, this version has {' and '.join(PROTOCOLS)}; such records get tables of their own"
+        words = f"the protocol is {protocol}, but this version has {' and '.join(PROTOCOLS)}; such records get tables of their own"
         old = protocol in OLD_PROTOCOLS
         yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 

@@ -220,4 +220,4 @@ def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
         assert message in capsys.readouterr().err
     (tmp_path / "a" / "half.json").write_text("{", encoding="utf-8")
     assert main(["diff", a, a]) == 0
-    assert "half.json: not readable as JSON" in " ".join(capsys.readouterr().out.split())
+    assert "half.json: the text is not readable as JSON" in " ".join(capsys.readouterr().out.split())

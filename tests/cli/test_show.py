@@ -136,7 +136,7 @@ def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
     assert show(folder, str(broken)) == 2
-    assert "broken.json: not readable as JSON" in capsys.readouterr().err
+    assert "broken.json: the text is not readable as JSON" in capsys.readouterr().err
 
 
 def test_without_records_the_error_names_the_folder_and_the_records_of_the_package(capsys, tmp_path, monkeypatch):

@@ -62,8 +62,8 @@ def test_an_interrupt_that_no_signal_caused_is_an_error_of_the_plugin():
     ("text", "said"),
     [
         ("raise KeyboardInterrupt", "it raised KeyboardInterrupt"),
-        ("import os; os._exit(0)", "a process that imports it ended with status 0"),
-        (TEXT, "a process that imports it ended with status 0"),
+        ("import os; os._exit(0)", "the process that imported it ended with status 0"),
+        (TEXT, "the process that imported it ended with status 0"),
     ],
 )
 def test_an_installed_plugin_that_fails_in_any_manner_is_left_out(text, said, tmp_path):

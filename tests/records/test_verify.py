@@ -82,7 +82,7 @@ def test_a_truncated_record_is_named(tmp_path, cut):
         (lambda d: d["task_card"].update(version="2"), "edited", "the record was changed after it was written: its run_id"),
         (lambda d: d["task_card"].update(name="listops"), "edited", "card names the task 'listops', but its spec names 'digits'"),
         (lambda d: d["attention_card"].update(name="performer"), "edited", "card names the attention 'performer'"),
-        (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but 0.81 on its curve"),
+        (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but its curve gives 0.81"),
         (lambda d: d["data"]["test"].update(digest="other"), "data differ", "the test split of digits"),
     ],
 )
@@ -145,7 +145,7 @@ def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_pat
     Store(tmp_path).add(replace(record, run_id=record.spec.run_id("1", "0.9")))
     found = kinds(tmp_path)
     assert set(found) == {"foreign protocol"}
-    assert f"protocol 0.9, this version has {' and '.join(PROTOCOLS)}" in found["foreign protocol"].words
+    assert f"the protocol is 0.9, but this version has {' and '.join(PROTOCOLS)}" in found["foreign protocol"].words
     Store(tmp_path).add(replace(record, protocol="1.0", run_id=record.spec.run_id("1", "1.0")))
     assert kinds(tmp_path)["old protocol"].harmless
 
@@ -245,7 +245,7 @@ def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
     assert main(["records", "verify", "--records", str(tmp_path)]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "3 records of 2 runs; 2 findings" in said
-    assert "damaged: not readable as JSON: Input data was truncated; " in said
+    assert "damaged: the text is not readable as JSON: Input data was truncated; " in said
     assert f" copy-{first.name}" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert main(["records", "verify", "--records", str(tmp_path / "nowhere")]) == 2

@@ -118,7 +118,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     ("words", "message"),
     [
         (["attention=linfomer"], "linformer"),
-        ([], "attention=NAME is missing, but must name the mechanism"),
+        ([], "attention= must name the mechanism to transplant, but is missing"),
         (["linformer"], "'linformer' must be of the form KEY=VALUE, but cannot be read"),
         (["attention=linformer", "attention=performer"], "attention= must be given once"),
         (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
