@@ -89,7 +89,7 @@ class Options:
         require_range("pathfinder.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
         if self.files is Files.lra and (self.side not in SIDES or self.contour not in LEVELS):
             raise ValueError(
-                f"pathfinder.files=lra has sides of {either(SIDES)} and contours of {either(LEVELS)}; "
+                f"with pathfinder.files=lra, side must be {either(SIDES)}, and contour must be {either(LEVELS)}; "
                 f"got side={self.side}, contour={self.contour}"
             )
 

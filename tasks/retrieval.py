@@ -66,7 +66,7 @@ class Options:
         self.files = choice("retrieval.files", self.files, Files)
         require_range("retrieval.length", self.length, 16, 16_384, "counts bytes")
         if self.train < 2 and not (self.train == 0 and self.files is Files.aan):
-            raise ValueError(f"retrieval.train must be at least 2, or 0 for all of aan; got {self.train}")
+            raise ValueError(f"retrieval.train must be at least 2 or, with files=aan, 0 for all pairs; got {self.train}")
         for name in ("valid", "test"):
             if getattr(self, name) < 2:
                 raise ValueError(f"retrieval.{name} must be at least 2, because each class needs a pair; got {getattr(self, name)}")

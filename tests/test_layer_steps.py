@@ -84,7 +84,7 @@ def test_what_cannot_step_is_refused():
     for layer, words in (
         (build("softmax"), "softmax cannot be called step by step, because it has no recurrent state"),
         (build("linear", causal=False), "linear must be built with causal=True"),
-        (build("linear", 0, context_dim=DIM), "with a context cannot step"),
+        (build("linear", 0, context_dim=DIM), "with a context cannot process tokens in steps"),
     ):
         with pytest.raises(UnsupportedError, match=words):
             layer.initial_state(3)

@@ -377,8 +377,8 @@ class Attention(nn.Module, Generic[OptionsT]):
             check_floating(card.name, name, tensor)
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
                 raise ValueError(
-                    f"{card.name} was built for (batch, heads={g.heads}, length, head_dim={g.head_dim}); "
-                    f"got {name} {tuple(tensor.shape)}"
+                    f"{card.name}: {name} must have shape (batch, heads={g.heads}, length, head_dim={g.head_dim}); "
+                    f"got {tuple(tensor.shape)}"
                 )
             if tensor.dtype != value.dtype or tensor.device != value.device:
                 raise ValueError(

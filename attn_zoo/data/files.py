@@ -33,7 +33,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         text = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise DamagedDataError(f"{path} is not {what}, or only part of it ({text})") from error
+        raise DamagedDataError(f"{path} is not {what}, or is damaged or cut short ({text})") from error
 
 
 def read_bytes(path: Path) -> bytes:

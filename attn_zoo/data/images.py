@@ -228,4 +228,4 @@ def unpacking(path: Path, what: str) -> Iterator[None]:
         with reading(path, what):
             yield
     except (zipfile.BadZipFile, struct.error, NotImplementedError, RuntimeError, SyntaxError, DecompressionBombError) as error:
-        raise DamagedDataError(f"{path} is not {what}, or only part of it ({error})") from error
+        raise DamagedDataError(f"{path} is not {what}, or is damaged or cut short ({error})") from error

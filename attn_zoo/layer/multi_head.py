@@ -376,12 +376,15 @@ class MultiHeadAttention(Projections):
     def _check_tokens(self, tokens: Tensor) -> None:
         check_floating(self.mechanism.card.name, "tokens", tokens)
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
-            raise ValueError(f"the layer was built for (batch, length, dim={self.dim}); got {tuple(tokens.shape)}")
+            raise ValueError(f"tokens must have shape (batch, length, dim={self.dim}); got {tuple(tokens.shape)}")
         self._check_dtype("tokens", tokens)
 
     def _check_steps(self) -> None:
         if self.crosses:
-            raise UnsupportedError("a layer with a context cannot step, because its keys do not come from the tokens")
+            raise UnsupportedError(
+                "a layer with a context cannot process tokens in steps, because its keys do not come from the tokens. Call "
+                "forward with all tokens"
+            )
         self.mechanism.check_steps()
 
     def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:

@@ -40,8 +40,9 @@ class Release:
         """
         if contour not in self.listed:
             raise MissingDataError(
-                f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which must hold the target paths of "
-                f"{contour} dashes; unpack it from lra_release, or ask for contour={' or '.join(map(str, self.listed))}"
+                f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which must hold the images "
+                f"whose target path has {contour} dashes; unpack it from lra_release, or ask for "
+                f"contour={' or '.join(map(str, self.listed))}"
             )
         return self.folder / LEVELS[contour]
 

@@ -44,7 +44,10 @@ class ArrayExamples(Examples):
         scale: Float[Tensor, "channels 256"] | None = None,
     ) -> None:
         if len(inputs) != len(labels) or not len(labels):
-            raise ValueError(f"a split must have as many labels as inputs, and at least one; got {len(labels)} and {len(inputs)}")
+            raise ValueError(
+                "a split must have at least one example, and as many labels as inputs; "
+                f"got {len(labels)} labels and {len(inputs)} inputs"
+            )
         self._inputs, self._labels, self._valid, self._scale = inputs, labels, valid, scale
 
     def __len__(self) -> int:
@@ -96,7 +99,10 @@ def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded
         ValueError: there are fewer than ``train`` training examples.
     """
     if train > (left := len(arrays["train labels"])):
-        raise ValueError(f"train must be at most {left:,}, the examples that validation and test leave; got {train:,}")
+        raise ValueError(
+            f"train must be at most {left:,}, the number of examples left after validation examples and duplicates are taken out; "
+            f"got {train:,}"
+        )
     splits = []
     for split in SPLITS:
         rows = slice(train or None) if split == "train" else slice(None)

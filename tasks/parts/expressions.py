@@ -46,9 +46,9 @@ def value_of(ids: Iterable[int]) -> int:
             outer.append((operator, values))
             operator, values = token, []
         elif not outer:
-            raise ValueError("every closing bracket must have an opening one, and one has none")
+            raise ValueError("every closing bracket must have an opening bracket, but one of them has none")
         elif not values:
-            raise ValueError("every list must have at least one argument, and one has none")
+            raise ValueError("every list must have at least one argument, but one list has none")
         else:
             value = evaluate(VOCABULARY[operator], values)
             operator, values = outer.pop()

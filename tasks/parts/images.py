@@ -45,7 +45,10 @@ def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
     """
     at = divide(_rows(found.train), _rows(found.test), valid)
     if train > len(at.train):
-        raise ValueError(f"train must be at most {len(at.train)}, the images that validation and test leave; got {train}")
+        raise ValueError(
+            f"train must be at most {len(at.train)}, the number of images left after validation images and duplicates are taken "
+            f"out; got {train}"
+        )
     return _take(found.train, at.train[: train or None]), _take(found.train, at.valid), _take(found.test, at.test)
 
 
@@ -180,9 +183,14 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
     """Check that the numbers ``train`` and ``valid`` of images can be taken from the published training images."""
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
-        raise ValueError(f"{task}.valid must be from 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
+        raise ValueError(
+            f"{task}.valid must be from 1 to {half:,}, half of the {expected.train:,} published training images; "
+            f"got {options.valid}"
+        )
     if not 0 <= options.train <= left:
-        raise ValueError(f"{task}.train must be 0 (all) or at most the {left} images that validation leaves; got {options.train}")
+        raise ValueError(
+            f"{task}.train must be 0 (all) or at most {left:,}, the number of images left after validation; got {options.train}"
+        )
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:

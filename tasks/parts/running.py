@@ -179,7 +179,7 @@ def divided(library: Library) -> dict[str, list[str]]:
     owners = sorted({document.owner for document in documents}, key=lambda owner: hashlib.sha256(owner.encode()).digest())
     held = max(1, len(owners) // HELD_OUT)
     if len(owners) < (2 if test is not None else 3):
-        raise ValueError(f"there must be at least one author or file for each split; got only {len(owners)}")
+        raise ValueError(f"there must be at least one author or file for each split, but the texts have only {len(owners)} in all")
     valid, tested = set(owners[:held]), set(owners[held : 2 * held]) if test is None else set()
 
     def of(wanted: set[str]) -> list[str]:

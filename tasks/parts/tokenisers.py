@@ -147,7 +147,8 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
         found = LibraryTokeniser(train(texts(), vocabulary - FIRST))
     if found.vocabulary > vocabulary:
         raise ValueError(
-            f"vocabulary must be {found.vocabulary}, the number of ids of {path} and three of attn-zoo; got {vocabulary}"
+            f"vocabulary must be at least {found.vocabulary}, because {path} has {found.vocabulary - FIRST} ids and "
+            f"attn-zoo adds {FIRST}; got {vocabulary}"
         )
     return found
 
@@ -191,7 +192,7 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
     kind = choice(f"{owner}.tokens", tokens, Tokens)
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
         raise ValueError(
-            f"{owner}.vocabulary must be 0 if the tokens are bytes, because there are always {DEFAULT_VOCABULARY[kind]} of them; "
+            f"{owner}.vocabulary must be 0 if the tokens are bytes, because there are always {DEFAULT_VOCABULARY[kind]} ids; "
             f"got {vocabulary}"
         )
     if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:

@@ -133,7 +133,7 @@ def test_damaged_strips_are_named(tmp_path):
             made["train_images"], made["test_labels"]
         ),
         r"train\.zip is not a zip of lossless strips .*: it holds 5 other files": without,
-        r"train\.zip/images-001.webp is not an image, or only part of it": cut,
+        r"train\.zip/images-001.webp is not an image, or is damaged or cut short": cut,
     }
     for message, files in unlike.items():
         write_zip(tmp_path / "train.zip", files)

@@ -88,8 +88,8 @@ def test_digits_patches():
     [
         ({"patch": 5}, "must be 2, 4, 7 or 14"),
         ({"valid": 0}, "must be from 1 to 30,000"),
-        ({"train": -1}, "at most the 55000 images"),
-        ({"train": 55_001}, "at most the 55000 images"),
+        ({"train": -1}, "at most 55,000, the number of images"),
+        ({"train": 55_001}, "at most 55,000, the number of images"),
         ({"augment": "crop_flip"}, "digits must not be mirrored"),
         ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
     ],

@@ -173,7 +173,7 @@ def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[MAX 1 2 ] ]", "every closing bracket must have an opening one"),
+        ("[MAX 1 2 ] ]", "every closing bracket must have an opening bracket"),
         ("[MAX 1 [MIN 2 3 ]", "1 are open"),
         ("[MAX ]", "at least one argument"),
         ("[MAX 1 2 ] 3", "one expression; got 2"),

@@ -213,7 +213,7 @@ def test_too_many_paths_end_with_an_error(monkeypatch):
         ({"train": 1}, "pathfinder.train counts images"),
         ({"data_seed": -1}, "pathfinder.data_seed"),
         ({"files": "theirs"}, "pathfinder.files must be generated or lra; got 'theirs'"),
-        ({"files": "lra", "side": 16}, "sides of 32, 64, 128 or 256 and contours of 6, 9 or 14; got side=16, contour=9"),
+        ({"files": "lra", "side": 16}, "side must be 32, 64, 128 or 256, and contour must be 6, 9 or 14; got side=16, contour=9"),
         ({"files": "lra", "contour": 7}, "got side=32, contour=7"),
     ],
 )
@@ -338,13 +338,13 @@ def edit(path: Path, old: bytes, new: bytes) -> None:
         ),
         (
             lambda level: (level / "metadata/2.npy").write_text("imgs/2 sample_0.png 0 7"),
-            r"2.npy, row 1 must be .* label of 0 or 1",
+            r"2.npy, row 1 must hold .* label of 0 or 1",
         ),
         (lambda level: (level / "metadata/2.npy").write_bytes(b"\xff\xfe"), r"2.npy is not a list of images"),
         (lambda level: (level / "imgs/2/sample_5.png").write_bytes(b"\x89PNG"), r"sample_5.png is not a grey PNG of 32 x 32"),
         (
             lambda level: (level / "imgs/2/sample_5.png").write_bytes((level / "imgs/2/sample_5.png").read_bytes()[:60]),
-            r"sample_5.png is not a grey PNG of 32 x 32 pixels, or only part of it",
+            r"sample_5.png is not a grey PNG of 32 x 32 pixels, or is damaged or cut short",
         ),
         (
             lambda level: Image.new("L", (32, 31)).save(level / "imgs/2/sample_5.png"),
@@ -364,7 +364,7 @@ def test_damaged_files_are_named(released, damage, message):
 def test_missing_files_are_named(released, tmp_path):
     level, _, _ = released
     with pytest.raises(
-        MissingDataError, match=r"no folder curv_baseline, which must hold the target paths of 6 dashes.*contour=14"
+        MissingDataError, match=r"no folder curv_baseline, which must hold the images whose target path has 6 dashes.*contour=14"
     ):
         lra(level, contour=6).examples("train")
     with pytest.raises(MissingDataError, match=r"LRA Pathfinder-64: no data found below .*put there lra_release/pathfinder64"):

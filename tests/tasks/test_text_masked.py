@@ -199,7 +199,7 @@ def test_texts_of_an_author_stay_together():
     owners = {split: {owner[text] for text in texts} for split, texts in found.items()}
     assert [len(owners[split]) for split in task.SPLITS] == [12, 2, 2] and len(set.union(*owners.values())) == 16
     assert divided({"all": library["all"][::-1]})["test"][::-1] == found["test"], "the order of the file decides nothing"
-    with pytest.raises(ValueError, match="at least one author or file for each split; got only 2"):
+    with pytest.raises(ValueError, match="at least one author or file for each split, but the texts have only 2"):
         divided({"all": library["all"][:2]})
 
 

@@ -198,7 +198,7 @@ def test_learned_tokens_are_ids_within_bounds_and_can_be_kept(tmp_path, kind):
     for path in (tmp_path, tmp_path / "tokenizer.json"):
         again = make_tokeniser(Tokens.file, 400, str(path), list)
         assert again.encode(CORPUS) == made.encode(CORPUS)
-    with pytest.raises(ValueError, match=f"vocabulary must be {made.vocabulary}, .*; got {made.vocabulary - 1}"):
+    with pytest.raises(ValueError, match=f"vocabulary must be at least {made.vocabulary}, .*; got {made.vocabulary - 1}"):
         make_tokeniser(Tokens.file, made.vocabulary - 1, str(tmp_path), list)
 
 

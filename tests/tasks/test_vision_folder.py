@@ -109,7 +109,7 @@ def test_damaged_images_are_named_before_training(folder, form):
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"not an image"):
         path.write_bytes(damaged)
-        with pytest.raises(DamagedDataError, match=f"{re.escape(str(path))} is not an image, or only part of it"):
+        with pytest.raises(DamagedDataError, match=f"{re.escape(str(path))} is not an image, or is damaged or cut short"):
             build(folder).examples("test")
     path.write_bytes(whole)
     assert sizes(build(folder)) == [30, 10, 12]

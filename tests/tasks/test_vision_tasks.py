@@ -113,7 +113,7 @@ def test_equal_images_stay_in_one_split_and_the_test_is_never_shortened():
     contents = [Counter(image.tobytes() for image in part.levels) for part in parts]
     assert not (contents[0] & contents[1] or contents[0] & contents[2] or contents[1] & contents[2])
     assert max((contents[0] + contents[1]).values()) == 1 and max(contents[2].values()) == 2
-    with pytest.raises(ValueError, match="train must be at most 65, the images that validation and test leave; got 66"):
+    with pytest.raises(ValueError, match=r"train must be at most 65, the number of images left after .*; got 66"):
         split_images(ImageSplits(train, test), valid=20, train=66)
 
 
@@ -219,8 +219,8 @@ def test_arrays_of_ones_own(small):
     ("task", "options", "message"),
     [
         ("cifar10", {"patch": 3}, "must be 1, 2, 4 or 8, so that at least two patches lie along the 32 pixels"),
-        ("cifar10", {"valid": 25_001}, "must be from 1 to 25,000 of the 50,000"),
-        ("cifar100", {"train": 45_001}, "at most the 45000 images that validation leaves"),
+        ("cifar10", {"valid": 25_001}, "must be from 1 to 25,000, half of the 50,000"),
+        ("cifar100", {"train": 45_001}, "at most 45,000, the number of images left after validation"),
         ("fashion_mnist", {"patch": 28}, "must be 2, 4, 7 or 14"),
         ("cifar10", {"augment": "flip"}, "cifar10.augment must be none, crop, crop_flip or timm; got 'flip'"),
         ("pixels", {"valid": 0}, "pixels.valid must be from 1 to 25,000"),
