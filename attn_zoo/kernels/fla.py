@@ -82,4 +82,4 @@ def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch hea
 
 def without_causality(owner: str) -> str:
     """Return the sentence that states why ``fla`` does not support bidirectional attention of the mechanism ``owner``."""
-    return f"{owner} without causality is two matrix products, for which fla has no kernel; use implementation=eager"
+    return f"{owner}:fla must be causal, because fla has no kernel for the bidirectional form; use implementation=eager"

@@ -180,9 +180,9 @@ def test_is_refused_on_a_cpu(name):
 @pytest.mark.parametrize(
     ("name", "geometry", "words"),
     [
-        ("linear", Geometry(2, D, N, N), "linear without causality is two matrix products"),
-        ("cosformer", Geometry(2, D, N, N), "cosformer without causality is two matrix products"),
-        ("performer", Geometry(2, D, N, N), "performer without causality is two matrix products"),
+        ("linear", Geometry(2, D, N, N), "linear:fla must be causal"),
+        ("cosformer", Geometry(2, D, N, N), "cosformer:fla must be causal"),
+        ("performer", Geometry(2, D, N, N), "performer:fla must be causal"),
         ("delta_rule", Geometry(2, 272, N, N), "takes a head_dim of up to 256; got 272"),
     ],
 )

@@ -117,7 +117,7 @@ def test_packing_before_or_after_the_projection_is_the_same():
 
 
 def test_causal_dropout_is_refused():
-    with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
+    with pytest.raises(UnsupportedError, match=r"luna\.dropout must be 0 if causal"):
         build(causal=True, dropout=0.1)
-    with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
+    with pytest.raises(UnsupportedError, match=r"luna\.dropout must be 0 if causal"):
         MultiHeadAttention(16, 2, length=8, attention="luna", causal=True, dropout=0.1)

@@ -60,7 +60,7 @@ def test_model_is_its_layers_and_the_products_around_them(name):
         ("performer", {"features": 48}, "performer: its matrix products cost 1.50 times those of softmax here"),
         ("reformer", {"chunk": 64}, "chunk=64 is no shorter than the 64 tokens"),
         ("reformer", {"chunk": 32}, "chunk=32 leaves one bucket for 64 tokens"),
-        ("linformer_causal", {"block_scale": 10}, "a block of 64 tokens is no shorter than the 64 there are"),
+        ("linformer_causal", {"block_scale": 10}, "a block of 64 tokens is no shorter than the 64 tokens"),
     ],
 )
 def test_doubtful_settings_are_named(name, options, says):

@@ -200,7 +200,7 @@ def test_an_example_that_does_not_tell_the_length_is_refused(called, words):
     model = TwoReadings(called)
     with pytest.raises(
         UnsupportedError,
-        match=f"attn must get the same number of tokens in every call; got {words} with this example. Give length=",
+        match=f"attn must be called on this example, each time with the same number of tokens; got {words}. Give length=",
     ):
         replace_attention(model, "softmax", example=torch.randn(1, 4, 16))
     assert not model.attn._forward_pre_hooks

@@ -84,7 +84,7 @@ class MixtureOfBlocks(Attention[Options]):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if each query attends to all blocks."""
         b, k, n = options.block, options.chosen, geometry.keys
-        return (f"{k} blocks of {b} tokens are no fewer than the {n} tokens: none is left out",) if b * k >= n else ()
+        return (f"{k} blocks of {b} tokens hold all {n} tokens: no token is left out",) if b * k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs of softmax attention with n × n scores. A query attends to the k blocks with the highest scores for

@@ -106,7 +106,7 @@ class Linear(RecurrentAttention):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if a head has at least as many features as there are keys."""
         m, n = cls.features(geometry, options), geometry.keys
-        return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
+        return (f"{m} features are no fewer than the {n} keys: the sums take no less memory than the keys",) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:

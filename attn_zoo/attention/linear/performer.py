@@ -105,7 +105,7 @@ class Performer(RedrawnAttention[Options]):
     """
 
     directions: Float[Tensor, "features head_dim"]
-    saturates = (("features", "are no fewer than the {n} keys: a query's features are as many as the weights they stand for"),)
+    saturates = (("features", "are no fewer than the {n} keys: a query has no fewer features than weights"),)
     drawn = "directions"
 
     def draw(self) -> Tensor:

@@ -60,7 +60,7 @@ class Agent(Nystrom):
         is computed in float32 or more.
     """
 
-    saturates = (("agents", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
+    saturates = (("agents", "are no fewer than the {n} tokens: each token is an agent, and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs. Both attentions are computed example by example, from valid tokens alone. The tokens are cut into m

@@ -68,7 +68,7 @@ class External(Attention[Options]):
         accuracy of 47 % after 650 steps and rising; the control ``uniform`` stays at 16 %).
     """
 
-    saturates = (("units", "are no fewer than the {n} tokens: softmax attention would compare no more"),)
+    saturates = (("units", "are no fewer than the {n} tokens: softmax attention compares a query with no more keys"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

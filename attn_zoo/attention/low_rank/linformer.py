@@ -75,7 +75,7 @@ class Linformer(LowRankAttention[Options]):
         """
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
-                "linformer's Triton kernels take a head_dim of up to 128 and project by matrices; got "
+                "linformer:triton takes a head_dim of up to 128 and a projection that is a matrix (learned or random); got "
                 f"head_dim={geometry.head_dim}, projection={options.projection.value}; use projection=learned or random, or "
                 "implementation=sdpa"
             )

@@ -99,7 +99,10 @@ class Luna(Attention[Options]):
         again in the backward pass, and would draw other random numbers.
         """
         if geometry.causal and options.dropout > 0:
-            return "luna.dropout needs causal=False: tiles of the causal form recompute weights; use the layer's output_dropout"
+            return (
+                "luna.dropout must be 0 if causal, because the causal form computes weights again in the backward pass and would "
+                "drop other ones; use the layer's output_dropout"
+            )
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:

@@ -95,7 +95,9 @@ class BigBird(BlockPatternAttention[Options]):
         o = options
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()
-        return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
+        return (
+            f"a block of {o.block} tokens is compared with as many blocks as the {geometry.keys} tokens fill: nothing is saved",
+        )
 
     def head_seeds(self, device: torch.device) -> Tensor:
         """Return the random seed of each head. The seeds were drawn when the mechanism was built."""

@@ -72,8 +72,8 @@ def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -
     for path, counts in lengths.items():
         if len(counts) != 1:
             raise UnsupportedError(
-                f"{path} must get the same number of tokens in every call; got {', '.join(map(str, counts)) or 'no call'} "
-                "with this example. Give length= instead of example="
+                f"{path} must be called on this example, each time with the same number of tokens; got "
+                f"{', '.join(map(str, counts)) or 'no call'}. Give length= instead of example="
             )
     return {path: counts[0] for path, counts in lengths.items()}
 

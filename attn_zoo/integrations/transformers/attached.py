@@ -81,8 +81,8 @@ class Attached(nn.Module):
         if abs(factor - 1.0) > 1e-12:
             if card.can.shares_query_key:
                 raise UnsupportedError(
-                    f"{self.name} must scale its scores by 1/√d, because {card.name} uses one tensor for queries and keys and "
-                    "has this factor only. Choose another mechanism"
+                    f"{self.name} must scale its scores by 1/√d, because {card.name} uses one tensor for queries and keys, and "
+                    "so supports no other factor. Choose another mechanism"
                 )
             query = query * factor
         key = query if card.can.shares_query_key else key

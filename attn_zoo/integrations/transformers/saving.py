@@ -73,7 +73,7 @@ def _require(replacement: Replacement, folder: str | Path) -> None:
     except UnknownNameError as error:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(
-            f"the model in {folder} needs the attention {replacement.attention!r} of {package}, which is not installed or "
+            f"the model in {folder} needs the mechanism {replacement.attention!r} of {package}, which is not installed or "
             f"could not be loaded. Install this package, or see attn-zoo list for the cause. {error}"
         ) from error
     if version != replacement.attention_version:

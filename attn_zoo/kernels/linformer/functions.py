@@ -128,8 +128,8 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, 
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
         raise ValueError(
-            "linformer_attention: query, key and value must have shape (batch, heads, length, head_dim), and key and value the "
-            f"same one; got {shapes}"
+            "linformer_attention: query, key and value must have shape (batch, heads, length, head_dim), and key and value must "
+            f"have equal shapes; got {shapes}"
         )
     if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
         raise ValueError(f"linformer_attention: query and key must have equal batch, heads and head_dim; got {shapes}")
