@@ -1,4 +1,4 @@
-"""Adding problem in which content marks the numbers to add: the sum of the values whose key equals the key of the last frame."""
+"""Adding problem: predict the sum of those values whose key equals the key of the last frame."""
 
 from __future__ import annotations
 

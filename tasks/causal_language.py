@@ -88,9 +88,9 @@ class CausalLanguage(TextTask):
 
     A token counts as ``repeated`` if it ends ``run`` consecutive tokens that occurred earlier in the sequence and are rare in the
     training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other tokens
-    are called the ``rest``. Neighbouring tokens are informative about them.
+    are called the ``rest``. Neighbouring tokens help to predict them.
 
-    Source: Arora et al. 2023 study tokens that end a pair of tokens, if the pair occurred earlier in the context and is rare in
+    Source: Arora et al. 2023 study the second token of a pair of tokens that occurred earlier in the context and is rare in
         training. Such tokens are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and
         attention on the Pile, at 1,024 tokens.
     Differs: tokens are bytes by default, and a repetition has 8 bytes. A text is cut into sequences of exactly ``length`` tokens;

@@ -103,9 +103,9 @@ class StateWords(SyntheticTask):
     this state.
 
     A sequence of group elements is called a word. With a fixed number of layers, some mechanisms cannot represent the state, so
-    they track it over short words only. Softmax and linear attention are such mechanisms. For parity, so are recurrences whose
-    transitions have no negative eigenvalues. A network is trained on words of ``length`` elements and tested on longer ones. Scores
-    are recorded by position.
+    they track it over short words only. Softmax and linear attention are such mechanisms. Recurrences whose
+    transitions have no negative eigenvalues cannot represent parity. A network is trained on words of ``length`` elements and
+    tested on longer ones. Scores are recorded by position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. The authors use width 128, and 2 layers for parity.
         They train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.

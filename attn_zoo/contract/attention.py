@@ -63,8 +63,8 @@ class Attention(nn.Module, Generic[OptionsT]):
     chosen_for: str | None = None
     """Device type for which ``auto`` chose the implementation. It is None if the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Pairs (option, end of its warning). If the value of such an option is at least n, the number of keys, the mechanism is
-    useless. The warning is ``option=value``, followed by this end.
+    """Pairs of an option and the end of its warning. The mechanism is useless if the value of this option is at least n, the number
+    of keys. The warning begins with ``option=value``.
     """
     options: OptionsT
     written: tuple[str, ...] = ()

@@ -111,8 +111,8 @@ class Cost:
     backward_flops: int | None = None
     """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained."""
     state_bytes: int | None = None
-    """Largest number of bytes of the recurrent state or cache, while ``keys`` tokens are read one by one, up to and including the
-    last one. Positions and sizes, which are whole numbers, do not count. None if not causal.
+    """Largest size in bytes of the recurrent state or cache after any of ``keys`` tokens that are read one by one. Positions and
+    sizes, which are whole numbers, do not count. None if not causal.
     """
 
 
