@@ -19,7 +19,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """Return the dtype in which matrix products with ``tensor`` are computed.
 
-    If autocast is on, it is the dtype of autocast, except for a float64 tensor. Otherwise it is the dtype of ``tensor``.
+    It is the dtype of autocast if autocast is on and ``tensor`` is not float64. Otherwise it is the dtype of ``tensor``.
     """
     device = tensor.device.type
     if device == "meta" or tensor.dtype is torch.float64 or not torch.is_autocast_enabled(device):

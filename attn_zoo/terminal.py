@@ -89,7 +89,7 @@ def fit(
 def wrap(text: str, width: int | None = None) -> str:
     """Return text with every line wrapped at spaces to the width of the terminal.
 
-    Continued lines are indented to where the text of the line begins.
+    The continuation of a line is indented to where the text of the line begins, after a list mark or a first column.
     """
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
@@ -100,7 +100,7 @@ def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[s
 
     Args:
         mark: text that precedes the paragraph, such as ``- ``.
-        indent: text that precedes each continued line.
+        indent: text that precedes each further line of the paragraph.
     """
     whole = terminal(text).replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
     made = textwrap.wrap(whole, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
@@ -141,7 +141,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "ter
 
 def shell(command: str, width: int | None = None) -> str:
     """Return a shell command that is wrapped between its words to the width of the terminal. A backslash ends each
-    continued line.
+    line except the last.
     """
     width = columns() if width is None else width
     rows = [""]

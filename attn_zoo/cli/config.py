@@ -101,8 +101,8 @@ class Settings:
     overview: bool = False
     """Print only the leaderboard's first table, and save it as a picture beside the records."""
     threads: int = 0
-    """Number of threads that PyTorch uses within an operation, in each process. 0 keeps PyTorch's number. Runs with equal numbers
-    give bit-equal results."""
+    """Number of threads that PyTorch uses within an operation, in each process. 0 keeps PyTorch's number. Equal runs with the
+    same number of threads give bit-equal results."""
     launcher: Any = None
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)

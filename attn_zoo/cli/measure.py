@@ -71,8 +71,8 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     """Run the experiment that the words select, print its table, and write the measured values to the file ``output`` if it is
     given.
 
-    If this file contains an unfinished measurement with the same settings, the command continues it. It then also measures what an
-    earlier command left out because of its time limit.
+    If this file contains an unfinished measurement with the same settings, the command continues it. It then also measures the
+    cases that an earlier command left out because of a time limit.
 
     Args:
         words: KEY=VALUE words of the command.

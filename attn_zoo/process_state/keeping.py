@@ -27,9 +27,9 @@ def add_part(part: Part) -> None:
 
 @contextmanager
 def kept() -> Iterator[list[str]]:
-    """Return a context that restores the state of the process at its end.
+    """Return a context that, at its end, restores the state of the process.
 
-    The context yields a list. At its end, the names of the parts of the state that had changed are added to the list.
+    The context yields a list. At the end of the context, the names of the changed parts of the state are added to the list.
     """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]

@@ -21,12 +21,12 @@ _watched: list[tuple[float, IO[str]]] = []
 def watched(limit: float, path: Path) -> Iterator[None]:
     """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds.
 
-    A thread that does not need the Python interpreter first writes the place at which the process hangs to a file, and then ends
+    A thread that does not need the Python interpreter first writes into the file ``path`` where the process hangs, and then ends
     the process.
 
     Args:
         limit: time limit in seconds; 0 for none.
-        path: path of this file.
+        path: file for the place at which the process hangs.
     """
     if not limit:
         yield

@@ -64,9 +64,10 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Return the cumulative singular values of every head's attention matrices, averaged over all sequences.
+    """Return the cumulative singular values of every head's attention matrices in a model, averaged over all sequences.
 
     Args:
+        subject: the model with its inputs.
         index: number of largest singular values that ``summary`` will add up. If there are fewer singular values, an error is
             raised after the first batch. None means no check.
     """
