@@ -197,7 +197,7 @@ def test_dropout_draws_its_seed_from_torch(device):
     ("change", "message"),
     [
         ({"query": torch.zeros(2, 3, 4)}, r"must have shape \(batch, heads, length, head_dim\)"),
-        ({"key": torch.zeros(1, 2, 9, 8)}, "key and value the same one"),
+        ({"key": torch.zeros(1, 2, 9, 8)}, "key and value must have equal shapes"),
         ({"query": torch.zeros(1, 3, 5, 8)}, "have equal batch, heads and head_dim"),
         ({"query": torch.zeros(1, 2, 5, 16)}, "have equal batch, heads and head_dim"),
         ({"key": torch.zeros(1, 2, 0, 8), "value": torch.zeros(1, 2, 0, 8)}, "at least one key"),
