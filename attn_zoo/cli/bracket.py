@@ -40,8 +40,8 @@ class Result(NamedTuple):
     """Result of one training run of a learning-rate search."""
 
     score: float | None
-    """Last validation score divided by the ceiling (the best possible score). If lower is better for the metric, this is minus the
-    logarithm of the last validation score. None for a trial that diverged or failed."""
+    """Last validation score divided by the ceiling (the best possible score). If lower is better for the metric, the score is minus
+    the logarithm of the last validation score. None for a trial that diverged or failed."""
     succeeded: bool = False
     """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf

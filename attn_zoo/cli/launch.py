@@ -52,8 +52,8 @@ def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
-        Exception: any error of the launcher's package. If ``is_death_of_a_worker`` is True for it, a worker ended before it began a
-            run.
+        Exception: any error of the launcher's package. If ``is_death_of_a_worker`` returns True for this error, a worker process
+            ended before its run began.
     """
     plan, kind = plan.without_runs(), kind_of(plan.settings)
     if kind is None:
