@@ -68,8 +68,8 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Return the function of flash-linear-attention that computes an operator in chunks, for tensors (batch, n, heads, width). It
-    is imported here, because the import needs Triton and takes seconds.
+    """Return the function of flash-linear-attention that computes an operator in chunks, for tensors (batch, n, heads, width). The
+    package is imported here, because the import needs Triton and takes seconds.
     """
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found

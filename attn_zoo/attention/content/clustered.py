@@ -58,12 +58,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Clustered(Attention[Options]):
     """Softmax attention from the centroids of clusters of queries to all keys. All queries of a cluster get the same output.
 
-    Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, their attention, and the copying of its outputs to the queries.
-        Section 3.2.1 defines k-means on bits (signs of random projections), with the Hamming distance.
+    Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, attention from the centroids, and the copying of the results to the
+        queries. Section 3.2.1 defines k-means on bits (signs of random projections), with the Hamming distance.
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
     Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. The first centroids
-        of k-means are evenly spaced valid queries, so evaluation is deterministic. The paper's code draws them at random. The
-        hash is drawn once, and all heads use it. A query at the same distance from two clusters joins the first one. Queries at
+        of k-means are evenly spaced valid queries, so evaluation is deterministic. The paper's code draws them at random. The hash
+        is drawn once, and all heads use it. A query at the same distance from two clusters joins the first of the two. Queries at
         padded positions form a further cluster.
     """
 

@@ -101,8 +101,8 @@ class Reformer(RedrawnAttention[Options]):
         attention is bidirectional, the first chunk of a bucket also sees the last one, so every position is seen. Padding is left
         out. If there are more than 16 buckets, the number of a bucket combines several cross-polytope hashes with at most 16
         buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on
-        average; in the paper it holds half a chunk. A key that N rounds find counts in the first of them only. In the paper it
-        counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so evaluation is deterministic. They are
+        average; in the paper it holds half a chunk. If N rounds find a key, the key counts in the first of them only. In the paper
+        it counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so evaluation is deterministic. They are
         drawn again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does
         not divide them.
     """
@@ -124,8 +124,8 @@ class Reformer(RedrawnAttention[Options]):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. A key that N rounds find has N times the weight or,
-        with ``corrected``, the weight of one key.
+        """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. If N rounds find a key, the key has N times the weight
+        or, with ``corrected``, the weight of one key.
         """
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])

@@ -57,7 +57,7 @@ class FrozenRandom(Attention[Options]):
     head to head. They are drawn when the mechanism is built, and never trained.
 
     Paper: none; a control, which cannot select tokens by content. A position always sees itself, so every valid position has a key.
-        The others that it sees are drawn from all positions or, if causal, from those up to itself. Weights are uniform on the
+        Its links to other positions are drawn from all positions or, if causal, from those up to itself. Weights are uniform on the
         simplex.
     Symbols: none.
     Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one

@@ -60,8 +60,8 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is the largest score times
-    α - 1. The gradient follows from Σ p = 1.
+    """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is α - 1 times the largest
+    score. The gradient follows from Σ p = 1.
     """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)

@@ -32,7 +32,8 @@ def step_bytes(device: torch.device) -> int:
 
 
 def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """Return slices of examples and heads, one per step. The temporary tensors of a sequence take ``bytes_each``.
+    """Return slices of examples and heads, one per step. A sequence is one head of one example; its temporary tensors take
+    ``bytes_each`` bytes.
 
     A step takes some heads of one example, or, if sequences are short, all heads of some examples.
     """
@@ -47,7 +48,7 @@ def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> 
 
 
 def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
-    """Return slices of rows, one per step. The temporary tensors of a row take ``row_bytes``."""
+    """Return slices of rows, one per step. The temporary tensors of a row take ``row_bytes`` bytes."""
     if torch.compiler.is_compiling():
         return iter([slice(0, length)])
     step = max(1, step_bytes(device) // max(1, row_bytes))

@@ -46,7 +46,7 @@ def average_over_features(
     the feature over the keys are saved, too.
 
     Args:
-        log_map: map to log features; None means ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+        log_map: map to log features; None means ℓ = ω·x - |x|²/2, the log features of the softmax kernel.
     """
     out: Tensor = _Averages.run(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out

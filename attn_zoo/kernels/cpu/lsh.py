@@ -22,7 +22,7 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
-"""Score of a position with itself. Its weight is zero beside any other key, and one if there is no other key."""
+"""Score of a position with itself. The weight of this score is zero beside any other key, and one if there is no other key."""
 
 HIDDEN = -1e30
 """Number added to hidden scores. It puts them far below ``SELF_SCORE`` and all other scores, but still far from overflow."""
@@ -42,7 +42,7 @@ class Rule:
 
     causal: bool
     once: bool
-    """True if a key that several rounds find counts only in the first of these rounds."""
+    """If several rounds find a key, True means that the key counts only in the first of these rounds."""
     dropout: float
 
 
