@@ -189,7 +189,9 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
 
         layer = state_layer(cache, module.layer_idx)
     if layer is not None:
-        whole = "it was in training mode" if module.training else "padding" if mask is not None and not mask.all() else ""
+        whole = (
+            "the model was training" if module.training else "they include padding" if mask is not None and not mask.all() else ""
+        )
         if not whole and not layer.closed:
             return layer
         reason = f"{name} has no state for the earlier tokens ({layer.closed or whole})" if layer.length > 0 else ""
