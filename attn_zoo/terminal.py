@@ -23,7 +23,7 @@ COLUMNS = 100
 """Width in characters if there is no terminal."""
 FORMATS = ("terminal", "github")
 """Formats in which ``table`` can write a table of numbers."""
-WIDE = "every column, however wide the terminal is"
+WIDE = "show every column, even if the terminal is too narrow"
 """Help of the option ``--wide``."""
 _LEAST = 28
 """Width in characters to which text is wrapped before a column is left out."""

@@ -51,8 +51,8 @@ class Grid:
         UnknownNameError: no such mechanism, option, implementation or task.
     """
 
-    output: str | None = option(None, "also write the figures to this JSON file, after each round")
-    read: str | None = option(None, "measure nothing, and print the table of the figures in this file, which output= wrote")
+    output: str | None = option(None, "also write the measured values to this JSON file, after each round")
+    read: str | None = option(None, "measure nothing, and print the table of a file that output= wrote")
 
     device_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpu": {}, "cuda": {}}
     """Values of keys that are null, by device."""

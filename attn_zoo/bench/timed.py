@@ -83,15 +83,17 @@ class Timed(Grid):
     dim: int = option(256, "width of the layer, in channels")
     heads: int = option(4, "number of heads")
     device: str = option("auto", "auto, cpu or cuda; auto is cuda if there is a GPU")
-    precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
+    precision: str = option("fp32", "precision of weights and inputs: fp32, bf16 or fp16")
     rounds: int = option(5, "number of rounds, each of which times everything once")
     order: str = option("shuffled", "order within a round: shuffled, 'in turn' or 'there and back'")
     seed: int = option(1, "seed of the shuffled order")
     repeat_seconds: float = option(0.2, "seconds for which a step is repeated in one timing")
-    allocator: str = option("default", "memory allocator glibc malloc: default, or keep (large tensors cause no page faults)")
+    allocator: str = option(
+        "default", "setting of the memory allocator glibc malloc: default, or keep (large tensors cause no page faults)"
+    )
     seconds: float | None = option(
         None,
-        "time limit in seconds; what exceeds it is left out: the shortest named lengths, else the slowest cells",
+        "time limit in seconds; if it is too short, the slowest measurements are left out (with lengths=, the shortest lengths)",
     )
     time_limit: float = option(120.0, "time limit of one request to a worker process, in seconds")
 

@@ -24,11 +24,16 @@ REMEDY = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo check`` to the parser."""
+    parser.description = (
+        "Run the conformance tests, which check that a mechanism or task does what its card declares. Exit status: 1 if one fails."
+    )
     target = "a registered name, a class with a card, or a file that registers one"
     parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
     device = "device type on which every implementation is checked, such as cuda (default: the CPU, and a GPU if one is needed)"
     parser.add_argument("--device", help=device)
-    parser.add_argument("--defaults", action="store_true", help="check only the default options, not the variants on the card")
+    parser.add_argument(
+        "--defaults", action="store_true", help="check only the default options, not the variants (sets of options) on the card"
+    )
     strict = "also fail if a mechanism has no definition, because then no check compares its output with the equation"
     parser.add_argument("--strict", action="store_true", help=strict)
     parser.set_defaults(handler=_check)

@@ -35,17 +35,19 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "list": Command("list mechanisms, tasks and plugins as tables", "listing"),
-    "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m: sweep)", "run"),
+    "run": Command("train and test mechanisms on tasks: attn-zoo run attention=NAME task=NAME [KEY=VALUE ...]", "run"),
     "compare": Command("train and check your mechanism, and compare it with the recorded results of the quickstart", "compare"),
-    "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
-    "leaderboard": Command("print tables of recorded runs: scores, verdicts, costs, equal budgets", "leaderboard"),
-    "show": Command("print one row in full: score, seeds, data, machine, and the command that reproduces it", "show"),
-    "diff": Command("compare two folders of records, and fail if B is significantly worse", "diff"),
+    "tune": Command("search the best settings, then train with them: attn-zoo tune attention=NAME,... task=NAME", "tune"),
+    "leaderboard": Command("print tables of recorded runs: scores, verdicts, costs, scores at equal budgets", "leaderboard"),
+    "show": Command("print one configuration or run in full: score, seeds, data, machine, the command that repeats it", "show"),
+    "diff": Command("compare two folders of records, A and B, and fail if B is significantly worse", "diff"),
     "new": Command("write an installable package with a mechanism or a task of your own", "new"),
     "check": Command("run the conformance tests on mechanisms and tasks", "check"),
-    "measure": Command("measure time and memory: growth with length, crossovers, largest batches, whole models", "measure"),
+    "measure": Command(
+        "measure time and memory: growth with length, crossovers with softmax, largest batches, whole models", "measure"
+    ),
     "data": Command("list, fetch and verify data sets", "data"),
-    "records": Command("check a folder of records, or repeat some of its runs and compare scores", "records"),
+    "records": Command("check, pack or unpack a folder of records, or repeat some of its runs and compare scores", "records"),
     "submit": Command("check your records, and write a pull request that adds them to the results of the community", "submit"),
     "recommend": Command("recommend a mechanism for a length, a device and other requirements, with the evidence", "recommend"),
     "analyze": Command("analyze attention: singular values, errors of approximations, effective matrices, projections", "analyze"),
@@ -124,7 +126,7 @@ def parser(asked: str | None = None) -> Parser:
         asked: name of the command whose arguments are parsed. The modules of other commands are not imported, because this may take
             seconds; the help only names them. None adds the arguments of all commands.
     """
-    made = Parser(prog="attn-zoo", description="A fair comparison of efficient attention.")
+    made = Parser(prog="attn-zoo", description="Compare efficient attention mechanisms fairly.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

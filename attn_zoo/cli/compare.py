@@ -33,15 +33,16 @@ FOLDER = "compare"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo compare`` to the parser."""
     parser.description = (
-        "Train attentions with the network, data, budget and seeds of the quickstart, and print the verdicts on them among "
-        "its rows, whose records come with the package. The conformance checks run first, at the default options. Training takes a "
-        "minute or two on two cores; the same command continues from the recorded runs, and changed code is trained again."
+        "Train mechanisms with the network, data, budget and seeds of the quickstart, a small comparison whose records come with "
+        "the package, and compare them with these records. The conformance tests run first, with the default options. Training "
+        "takes a minute or two on two cores. Run the same command again to continue; finished runs are skipped unless the code has "
+        "changed."
     )
-    words = "file or folder that registers attentions; or a row: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
+    words = "file or folder that registers mechanisms, or a configuration: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
     parser.add_argument("targets", nargs="+", metavar="PATH | ROW", help=words)
     default = f"folder of the new records (default: {FOLDER}/NAME-DIGEST, with a digest of the source code)"
     parser.add_argument("--records", metavar="FOLDER", help=default)
-    parser.add_argument("--no-check", action="store_true", help="train at once, without the conformance checks")
+    parser.add_argument("--no-check", action="store_true", help="train at once, without the conformance tests")
     parser.set_defaults(handler=_compare)
 
 

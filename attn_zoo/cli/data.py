@@ -17,18 +17,19 @@ from attn_zoo.terminal import WIDE, fit, wrap
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo data`` to the parser."""
+    parser.description = "List, fetch or verify the data sets that tasks read."
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for action, run, said, count in (
-        ("list", _list, "list every data set that a task reads, and whether it is present", None),
-        ("prepare", _prepare, "fetch the named data sets where possible, and check every file", "+"),
+        ("list", _list, "list the data sets that tasks read, and which of them are present", None),
+        ("prepare", _prepare, "fetch the named data sets if they can be downloaded, and check every file", "+"),
         ("verify", _verify, "read and check data sets file by file (default: all that are present)", "*"),
     ):
-        below = actions.add_parser(action, help=said)
+        below = actions.add_parser(action, help=said, description=f"{said[0].upper()}{said[1:]}.")
         below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
         if action == "list":
             below.add_argument("--wide", action="store_true", help=WIDE)
         if count:
-            below.add_argument("names", nargs=count, metavar="NAME")
+            below.add_argument("names", nargs=count, metavar="NAME", help="name of a data set, as attn-zoo data list prints it")
         below.set_defaults(handler=run)
 
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from attn_zoo.cli.parsing import InLines
 from attn_zoo.cli.records_of import left_out, name_left_out, records_of
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
 from attn_zoo.leaderboard.difference_text import render_difference
@@ -17,19 +18,25 @@ from attn_zoo.terminal import wrap
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo diff`` to the parser."""
     parser.description = (
-        "Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
-        "it, 2 for bad input. Improvements are printed and never fail."
+        "Compare records from before (A) and after (B) a change, for each configuration and paired by seed. Exit status: 1 if "
+        "there is a difference of a kind in --fail-on, 2 for bad input, otherwise 0. Improvements are printed and never fail."
     )
-    parser.epilog = "kinds of --fail-on: " + "; ".join(f"{kind}: {said}" for kind, said in REGRESSIONS.items())
-    for name, said in (("a", "before"), ("b", "after")):
-        parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or file of one record: {said}")
-    share = f"drop of a score to ignore: absolute for shares such as accuracy, relative for other metrics (default: {TOLERANCE})"
+    parser.epilog = "\n".join(["kinds of --fail-on:", *(f"  {kind:<9}  {said}" for kind, said in REGRESSIONS.items())])
+    parser.formatter_class = InLines
+    for name, said in (("a", "before the change"), ("b", "after the change")):
+        parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or file of one record, from {said}")
+    share = f"largest drop of a score to ignore: for shares such as accuracy absolute, else relative (default: {TOLERANCE})"
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="SHARE", help=share)
-    cost = f"relative increase of time or memory to ignore (default: {COST_TOLERANCE})"
+    cost = f"largest relative increase of time or memory to ignore (default: {COST_TOLERANCE})"
     parser.add_argument("--cost-tolerance", type=float, default=COST_TOLERANCE, metavar="SHARE", help=cost)
-    parser.add_argument("--fail-on", default=",".join(REGRESSIONS), metavar="KINDS", help="kinds that fail (default: all)")
-    parser.add_argument("--task", help="only this task")
-    parser.add_argument("--attention", help="only this attention")
+    parser.add_argument(
+        "--fail-on",
+        default=",".join(REGRESSIONS),
+        metavar="KINDS",
+        help="kinds of differences that fail, separated by commas (default: all)",
+    )
+    parser.add_argument("--task", help="compare only this task")
+    parser.add_argument("--attention", help="compare only this mechanism")
     parser.add_argument("--format", default="terminal", choices=("terminal", "github", "json"))
     parser.set_defaults(handler=_diff)
 

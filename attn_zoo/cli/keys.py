@@ -9,19 +9,24 @@ from typing import Any
 from attn_zoo.cli.words import read_word
 from attn_zoo.contract import UnknownNameError
 
+_COLUMN = 20
+"""Width in characters of the column of keys. The description of a longer key is in the line below the key."""
 _WIDE = 80
 """Number of characters above which a list may be wrapped."""
 
 
 def describe_keys(kind: type) -> Iterator[str]:
-    """Yield one line of help for each field of the dataclass ``kind``: its name, its default and its description. The fields are
+    """Yield one text of help for each field of the dataclass ``kind``: its name, its default and its description. The fields are
     keys of a command line."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
         comma = "," if len(str(value)) < _WIDE else ", "  # a space, where the line can be wrapped
-        shown = f"[{comma.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else value
-        yield f"    {f'{key.name}={shown}':<34} {key.metadata['help']}"
+        shown = f"[{comma.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else str(value)
+        named = f"{key.name}={shown.lower() if isinstance(value, bool) else shown}"
+        alone = len(named) > _COLUMN or " " in named
+        gap = "\n" + " " * (_COLUMN + 6) if alone else " " * (_COLUMN + 2 - len(named))
+        yield f"    {named}{gap}{key.metadata['help']}"
 
 
 def read_keys(

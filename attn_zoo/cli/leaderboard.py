@@ -18,42 +18,46 @@ from attn_zoo.leaderboard.separation_text import render_separations
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.terminal import WIDE
 
-_FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
-_PLOTS = "draw the heat map, and scores against each cost with a curve over the settings of a mechanism, as PNG and SVG"
+_FORMAT = "html is one page that needs no network, svg the heat map of mechanisms by tasks (default: terminal)"
+_PLOTS = "draw the heat map, and the scores against each cost with one curve per mechanism over its options, as PNG and SVG"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo leaderboard`` to the parser."""
+    parser.description = "Print tables of recorded runs: scores of mechanisms by task, verdicts, costs and scores at equal budgets."
     add_reference(parser)
-    parser.add_argument("--task", help="only this task")
-    parser.add_argument("--attention", help="only this mechanism; verdicts and margins are still those among all mechanisms")
+    parser.add_argument("--task", help="show only this task")
+    parser.add_argument("--attention", help="show only this mechanism; it is still compared with all mechanisms")
     parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
     parser.add_argument("--by", default="score", choices=ORDERS, help="order of rows (default: score)")
     budget = (
-        "budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent, and "
-        "the memory that softmax takes)"
+        "budget at which scores are compared: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: the time and FLOPs "
+        "that every ranked configuration spent, and the memory of softmax)"
     )
     parser.add_argument("--equal", action="append", default=[], metavar="COST=BUDGET", help=budget)
     after = "training times at which to show the best validation score so far, such as 5min,15min,30min"
     parser.add_argument("--at", default=(), type=times, metavar="TIME,TIME", help=after)
     parser.add_argument("--seeds", action="store_true", help="also show the test score of every seed")
-    scores = "only scores by attention and task; in the terminal a heat map, whose shades start at the best control of each task"
+    scores = "print only scores by mechanism and task; in the terminal as a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
     costs = (
-        "costs beside the heat map: a file of attn-zoo measure experiment=counted output=FILE, with causal=true for the size of "
-        "the state; may be repeated (default: recorded FLOPs)"
+        "show costs beside the heat map, from a file of attn-zoo measure experiment=counted output=FILE (with causal=true also "
+        "the size of the state); may be repeated (default: recorded FLOPs)"
     )
     parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
-    published = "scores beside published ones, differences between the settings, and which published orderings hold"
+    published = "show scores beside published ones, how the settings differ, and which published orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
-    separation = "for each task: does ROW lead the best control, and do groups of rows differ (default: as on its card)"
+    separation = (
+        "print for each task whether ROW beats the best control and whether groups of configurations differ (default: the "
+        "mechanism that the card of the task names)"
+    )
     parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
     parser.add_argument("--wide", action="store_true", help=WIDE)
     parser.add_argument("--legend", action="store_true", help="explain every column")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
-    layers = "with --plots: also draw curves against time and memory of a layer, from a file of attn-zoo measure output=FILE"
+    layers = "with --plots: also draw scores against time and memory of a layer, from a file of attn-zoo measure output=FILE"
     parser.add_argument("--layers", type=Path, metavar="FILE", help=layers)
     parser.set_defaults(handler=_leaderboard)
 

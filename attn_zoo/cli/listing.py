@@ -24,8 +24,9 @@ _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo list`` to the parser."""
-    shown = "attention or task to show in full: paper, equation, claims, options, defaults by length; levels of a task"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: tables of all)")
+    parser.description = "Print tables of all mechanisms and tasks and of plugins that failed, or describe the named ones in full."
+    shown = "mechanism or task to show in full: paper, equation, capabilities, options, defaults by length; presets of a task"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: print tables of all)")
     parser.add_argument("--wide", action="store_true", help=WIDE)
     parser.set_defaults(handler=_list)
 

@@ -26,25 +26,29 @@ from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import describe_environment
 from attn_zoo.rows import typed_options
-from attn_zoo.terminal import show
+from attn_zoo.terminal import show, wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo measure`` to the parser."""
-    parser.description = "Measure time and memory of layers; print a Markdown table and, with output=FILE, write JSON."
+    parser.description = (
+        "Measure time and memory of mechanisms, layers or models. Print a Markdown table and, with output=FILE, also write JSON."
+    )
     parser.epilog = describe(EXPERIMENTS)
     parser.formatter_class = InLines
     default = f"default: experiment={next(iter(EXPERIMENTS))}"
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help=f"an experiment and its keys, which are listed below ({default})"
+    )
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
 def describe(experiments: Mapping[str, type[Grid]]) -> str:
     """Return the text that ``--help`` prints: a description of every experiment and of its keys."""
-    parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
+    parts = ["Keys and values are written as for attn-zoo run. A list is written [a,b], in quotes if the shell requires them.", ""]
     for name, kind in experiments.items():
-        doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
-        parts += [f"experiment={name}", *(f"  {line}" for line in doc), *describe_keys(kind), ""]
+        paragraphs = [" ".join(part.split()) for part in (kind.__doc__ or "").replace("``", "").split("\n\n")]
+        parts += [f"experiment={name}", *(f"  {paragraph}" for paragraph in paragraphs), *describe_keys(kind), ""]
     return "\n".join(parts)
 
 
@@ -58,7 +62,7 @@ def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
         words: KEY=VALUE words as for ``attn-zoo measure``, or ``--help``.
     """
     if "--help" in words:
-        show(describe({name: kind}))
+        print(wrap(describe({name: kind})))
         return 0
     try:
         return measure([*words, f"experiment={name}"], {name: kind})

@@ -11,10 +11,10 @@ from attn_zoo.scaffold import Kind, write_package
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo new`` to the parser."""
     parser.description = (
-        "Write an installable package that registers an attention (with --task: a task), with tests. It passes every check as it "
+        "Write an installable package with a mechanism (with --task: a task) and its tests. The package passes every check as it "
         "is; replace its computation by your own. Existing files are not overwritten."
     )
-    name = "name of the package and of its attention or task: small ASCII letters, digits, underscores"
+    name = "name of the package and of its mechanism or task: lower-case ASCII letters, digits, underscores"
     parser.add_argument("name", metavar="NAME", help=name)
     parser.add_argument("--task", action="store_true", help="write a task instead of a mechanism")
     parser.add_argument(

@@ -112,5 +112,5 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
         for part in action.choices.values():
             add_plugin(part)
     if not below:
-        words = "file or folder that registers attentions or tasks, without installing a package; may be repeated"
+        words = "file or folder that registers mechanisms or tasks, without installing a package; may be repeated"
         parser.add_argument("--plugin", action="append", metavar="PATH", help=words)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--padding", action="store_true", help="mask padding, because inputs of a batch differ in length")
     parser.add_argument("--cross", action="store_true", help="cross-attention: keys come from other tokens than the queries")
     parser.add_argument("--decode", action="store_true", help="generate token by token from a state smaller than keys and values")
-    trained = "replace softmax in a trained model; the evidence is from attn-zoo transplant"
+    trained = "replace softmax in a trained model; the results of attn-zoo transplant decide"
     parser.add_argument("--trained", action="store_true", help=trained)
     limit = "memory limit, such as 4GiB, on tensors that training saves for the backward pass or, with --decode, on the state"
     parser.add_argument("--memory", metavar="SIZE", type=memory_bytes, help=limit)
@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     needs = f"use case whose tasks decide: {names} (default: all recorded tasks, causal ones only with --causal or --decode)"
     parser.add_argument("--for", dest="use", metavar="USE", help=needs)
     parser.add_argument("--task", metavar="NAME", help="decide by this task alone")
-    accept = f"how many points of 100 a mechanism may score below softmax (default: {ACCEPT:g})"
+    accept = f"number of points of 100 that a mechanism may score below softmax (default: {ACCEPT:g})"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
     row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: all mechanisms)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
     add_reference(parser, default="records that came with the package")
-    encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: the one of the package)"
+    encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: that of the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    parser.add_argument("--all", action="store_true", help="also print all tasks that decide, candidates and cautions")
+    parser.add_argument("--all", action="store_true", help="also print all candidates, cautions and tasks that decide")
     parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
     parser.set_defaults(handler=_recommend)
 

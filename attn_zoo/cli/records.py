@@ -27,13 +27,14 @@ _DECIDE = ("cpu", "gpu", "threads", "denormals_flushed", "torch", "numpy")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo records`` to the parser."""
+    parser.description = "Check, pack or unpack a folder of records, or repeat some of its runs."
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
         "verify",
-        help="find damaged, duplicate, edited and foreign files",
-        description="Read every record, and name files that are damaged, duplicate, edited by hand, of other data or another "
-        "protocol, or left by an interrupted write. Nothing is changed. Exit status: 0 if nothing is wrong, else 1. Folders are "
-        "merged by copying their files together.",
+        help="find files that are damaged, duplicate, edited or foreign",
+        description="Read every record, and name files that are damaged, duplicate, edited by hand, made with other data or "
+        "another protocol, or left by an interrupted write. Nothing is changed. Exit status: 0 if nothing is wrong, else 1. To "
+        "merge folders, copy their files into one folder.",
     )
     add_records(checking)
     checking.set_defaults(handler=_verify)
@@ -47,23 +48,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     packing.set_defaults(handler=_pack)
     unpacking = actions.add_parser(
         "unpack",
-        help="write each packed record to a JSON file of its own again",
+        help="write each packed record to its own JSON file again",
         description="Write each record of the packed files of a folder to a JSON file of its own, and remove the packed files.",
     )
     add_records(unpacking, or_packed="")
     unpacking.set_defaults(handler=_unpack)
     again = actions.add_parser(
         "rerun",
-        help="repeat some of the runs and compare scores bit for bit",
-        description="Draw runs from a folder of records, repeat each by the command that attn-zoo show prints, and compare all "
-        "scores bit for bit or, with --within, test scores. Exit status: 0 if all are equal, 1 if one differs or a run fails. "
-        "Equal bits need the same processor, versions and number of threads; the number of threads is set as recorded. Data are "
-        "found as attn-zoo run finds them.",
+        help="repeat some of the runs, and compare scores bit for bit",
+        description="Draw runs at random from a folder of records, and repeat each with the command that attn-zoo show prints. "
+        "Compare all scores bit for bit or, with --within, the test scores. Exit status: 0 if all are equal, 1 if one differs or a "
+        "run fails. Equal bits need the same processor, versions and number of threads; the number of threads is set as recorded. "
+        "Data are found as attn-zoo run finds them.",
     )
     add_records(again)
     again.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"number of runs to draw (default: {_CELLS})")
     again.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
-    within = "test scores that differ by at most this, such as 0.02, count as equal: other machines round differently (default: 0)"
+    within = (
+        "test scores that differ by at most this, such as 0.02, count as equal, because machines round differently (default: 0)"
+    )
     again.add_argument("--within", type=float, default=0.0, metavar="DIFFERENCE", help=within)
     again.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
     again.set_defaults(handler=_rerun)

@@ -121,16 +121,17 @@ def run_help(words: Sequence[str] = ()) -> str:
     }
     keys = "\n".join(_keys(title, pairs, "  ") for title, pairs in parts.items())
     return (
-        "usage: attn-zoo run [-m] [--plan] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME]\n"
-        "                    [KEY=VALUE ...]\n\n"
+        "usage: attn-zoo run [-m] [--plan] [attention=ROW] [task=NAME]\n"
+        "                    [experiment=NAME] [launch=NAME] [KEY=VALUE ...]\n\n"
         + wrap(
-            f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
-            "attention.OPTION=VALUE means the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
-            "loads a file or folder that registers attentions or tasks, without installing a package. --plan prints runs and core "
-            "hours by task and row, and starts nothing. Exit status: 0; 1 if a run "
-            "failed, diverged, timed out or ran out of memory, or if the only run was refused; 2 for bad input."
+            "Train a mechanism on a task and test it. With -m, keys may have several values (KEY=a,b); each combination is a run. "
+            f"ROW is {FORM}. Options may also be words of their own: attention=NAME attention.OPTION=VALUE or, in a sweep, "
+            "dials.NAME.OPTION=VALUE for the mechanism NAME. plugin=PATH loads a file or folder that registers mechanisms or "
+            "tasks, without installing a package. --plan prints runs and core hours by task and configuration, and starts nothing. "
+            "Exit status: 0 for success; 1 if a run failed, diverged, timed out or ran out of memory, or if the only run is "
+            "unsupported; 2 for bad input."
         )
-        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
+        + f"\n\nnames by key:\n{groups}\n\nkeys and defaults (task=NAME attention=NAME --help prints those of others):"
         f"\n{keys}"
     )
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo show`` to the parser."""
-    parser.description = "Print what a reviewer checks in a row of the leaderboard or in a run; --all prints everything recorded."
+    parser.description = "Print what a reviewer checks in one configuration of the leaderboard or in one run."
     row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)
     add_reference(parser)
-    checked = "also run the conformance kit on the attention; takes seconds to minutes"
+    checked = "also run the conformance tests on the mechanism (seconds to minutes)"
     parser.add_argument("--check", action="store_true", help=checked)
     parser.add_argument("--all", action="store_true", help="also print settings, data, curves, costs, literature and environment")
     parser.set_defaults(handler=_show)

@@ -28,12 +28,12 @@ from attn_zoo.terminal import wrap
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo submit`` to the parser."""
     parser.description = (
-        "Check the records of a folder by the rules for results of other people, run the conformance tests on their mechanisms, "
-        "print where they would stand beside our results, and write a folder with them, their code and the text of a pull "
-        "request. A folder that this command wrote is checked again, and nothing is written. Exit status: 1 if a rule is broken."
+        "Check the records of a folder by the rules for results of other people, and run the conformance tests on the mechanisms. "
+        "Print how they compare with our results, and write a folder with the records, the code and the text of a pull request. "
+        "If FOLDER was written by this command, only check it again. Exit status: 1 if a rule is broken."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of records, or a folder that this command wrote")
-    parser.add_argument("--name", help="name of the submitter, which the tables print")
+    parser.add_argument("--name", help="your name, which the tables print")
     parser.add_argument("--paper", help="paper of the mechanism, such as 'Doe 2026, arXiv:2601.00001', or 'none'")
     where = f"new folder to write (default: {COMMUNITY}/DATE-MECHANISMS)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=where)

@@ -34,15 +34,17 @@ class Keys(Setting):
     """Keys of the command ``attn-zoo transplant``. The keys ``attention``, ``init`` and ``seed`` may have several values."""
 
     attention: str = option("", "mechanisms, separated by commas: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
-    init: str = option("stretches", "initialisation of E and F: stretches, spectrum, pooling, random; several separated by commas")
-    seed: str = option("1", "seed of random mechanisms and of the order of passages; several separated by commas")
+    init: str = option(
+        "stretches", "initialisation of Linformer's projections E and F: stretches, spectrum, pooling or random, or several of them"
+    )
+    seed: str = option("1", "seed of random mechanisms and of the order of passages, or several seeds")
     train: list[str] = option([], "files or folders of training text, with equally many passages from each")
-    test: list[str] = option([], "files or folders of test text ([]: Python's language reference, as for train)")
+    test: list[str] = option([], "files or folders of test text (default for train and test: Python's language reference)")
     pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and optionally label")
     classify: str = option("", "tasks to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
     format: str = option("terminal", "format of the table: terminal or github")
-    output: str | None = option(None, "JSON file of the record; a command with the same settings adds to it")
-    plot: str | None = option(None, "also draw the curves, into a file .svg or .png")
+    output: str | None = option(None, "JSON file for the record; a command with the same settings adds to it")
+    plot: str | None = option(None, "also draw the curves into this .svg or .png file")
     read: list[str] = option([], "show only the results in these record files, in one table")
 
 
@@ -52,12 +54,15 @@ _TEXTS = ("attention", "init", "seed", "classify")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo transplant`` to the parser."""
     parser.description = (
-        "Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
-        "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."
+        "Replace the attention of a trained encoder (the teacher) of the library transformers. Distil each layer of the result "
+        "(the student), and fine-tune it as a whole. Print for each stage how well similarities of texts agree with those of the "
+        "teacher, and what attention costs."
     )
     parser.epilog = "\n".join(["keys:", *describe_keys(Keys)])
     parser.formatter_class = InLines
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; attention, init and seed take several values: a,b")
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY=VALUE", help="one of the keys below; attention, init and seed may have several values: a,b"
+    )
     parser.set_defaults(handler=lambda parsed: transplant_command(parsed.words))
 
 

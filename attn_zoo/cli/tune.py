@@ -30,20 +30,23 @@ from attn_zoo.terminal import show, wrap
 _OWN = ("trials", "seeds")
 USUAL_SEEDS = (1, 2, 3)
 """Usual seeds of the runs with the best settings, in searches with a fixed budget."""
-USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
-
-Search the learning rate and the hyperparameter of each mechanism on each task by validation score, with equally many
-trials for each; then train the best settings with seeds that no trial used, and print their tables of the leaderboard. Trials and
-runs are recorded; run the same command again to resume.
-
-  experiment=   a predefined search, such as profile_encoder, with its attentions, tasks, sizes and ranges
-  trials=N      number of trials of each mechanism on each task (default: that of the experiment)
-  seeds=1,2,3   seeds of the runs with the best settings (default: 1,2,3; in searches until a criterion 3 to 10, by a rule)
-  --plan        print runs and core hours by task and row, and start nothing
-  KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...
-  ROW           NAME or NAME[OPTION=VALUE,...], whose option is then not searched; OPTION=A|B is a row for each value
-  KEY=RANGE     range to search instead of the default: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
-                'attention.projected_length=choice(8,16)'; a single value takes the setting out of the search"""
+USAGE = (
+    "usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME]\n"
+    "                     [trials=N] [seeds=1,2,3] [--plan] [KEY=VALUE ...]\n\n"
+    "Search the learning rate and the size option (such as window) of each mechanism on each task, with equally many trials for "
+    "each. The validation score decides. Then train with the best settings and with seeds that no trial used, and print the "
+    "leaderboard of these runs. Trials and runs are recorded; run the same command again to resume.\n\n"
+    "  experiment=   a predefined search, such as profile_encoder, with its mechanisms, tasks, sizes and ranges\n"
+    "  trials=N      number of trials of each mechanism on each task (default: that of the experiment)\n"
+    "  seeds=1,2,3   seeds of the runs with the best settings (default: 1,2,3; if training ends by a criterion, a rule chooses 3 "
+    "to 10 seeds)\n"
+    "  --plan        print runs and core hours by task and configuration, and start nothing\n"
+    "  KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...\n"
+    "  ROW           NAME or NAME[OPTION=VALUE,...]; an option with a value is not searched; OPTION=A|B makes one configuration "
+    "per value\n"
+    "  KEY=RANGE     range to search instead of the default: 'budget.learning_rate=tag(log,interval(0.001,0.01))', "
+    "'attention.projected_length=choice(8,16)'; a setting with a single value is not searched"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ REGRESSIONS: Mapping[str, str] = {
     "slower": "a training step takes longer",
     "larger": "a training step takes more memory",
     "costlier": "a counted cost rose: parameters, FLOPs",
-    "failing": "a seed that was done in A failed in B",
-    "missing": "a row or seed is only in A",
+    "failing": "a seed that succeeded in A failed in B",
+    "missing": "a configuration or seed is only in A",
     "changed": "data, protocol or settings changed, so nothing was compared",
 }
 """Kinds of findings that can make a comparison fail. All others (better, faster, smaller, cheaper, fixed, new) never do."""

@@ -36,7 +36,7 @@ class Setting:
         ValueError: a number is out of its range.
     """
 
-    model: str = option("minilm", "minilm, or a folder of transformers with a text encoder")
+    model: str = option("minilm", "minilm, or a folder with a text encoder of transformers")
     weights: str = option(
         "auto", "auto: trained weights on this machine; pretrained: trained, downloaded if needed; random: untrained"
     )
@@ -54,11 +54,11 @@ class Setting:
     distil_rate: float = option(1e-3, "peak learning rate of distillation")
     tune_rate: float = option(3e-5, "peak learning rate of fine-tuning")
     mechanism_factor: float = option(5.0, "factor by which learning rates are multiplied for parameters of the mechanism")
-    classify_steps: int = option(100, "number of fine-tuning steps on each task of classify")
-    classify_batch: int = option(16, "number of examples per fine-tuning step of classify")
-    classify_rate: float = option(1e-4, "peak learning rate of fine-tuning on classify")
-    classify_train: int = option(4096, "maximum number of training examples of a task of classify")
-    classify_tests: int = option(1000, "maximum number of test examples of a task of classify")
+    classify_steps: int = option(100, "number of fine-tuning steps on each task in classify")
+    classify_batch: int = option(16, "number of examples per fine-tuning step on a task in classify")
+    classify_rate: float = option(1e-4, "peak learning rate of fine-tuning on a task in classify")
+    classify_train: int = option(4096, "maximum number of training examples of a task in classify")
+    classify_tests: int = option(1000, "maximum number of test examples of a task in classify")
 
     def __post_init__(self) -> None:
         for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, **_LEAST}.items():

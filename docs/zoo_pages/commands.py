@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from attn_zoo.cli.commands import parser
 from attn_zoo.cli.run import run_help
 from attn_zoo.cli.tune import USAGE
+from attn_zoo.terminal import wrap
 from zoo_pages.templating import render
 
 _COLUMNS = "96"
@@ -19,7 +20,8 @@ def command_page() -> str:
     """Markdown of the page of commands."""
     with _width():
         helps = [(part.prog, part.format_help().rstrip()) for part in _all(parser()) if part.add_help]
-    return render("command_line.md.j2", helps=[helps[0], ("attn-zoo run", run_help()), ("attn-zoo tune", USAGE), *helps[1:]])
+        own = [("attn-zoo run", run_help()), ("attn-zoo tune", wrap(USAGE))]
+    return render("command_line.md.j2", helps=[helps[0], *own, *helps[1:]])
 
 
 def _all(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -17,13 +17,16 @@ from pathlib import Path
 import pytest
 from patience import HANG
 
+from attn_zoo.bench.experiments.growth import Growth
 from attn_zoo.cli import main
 from attn_zoo.cli.commands import COMMANDS, parser
 from attn_zoo.cli.compose import plan
+from attn_zoo.cli.keys import describe_keys
 from attn_zoo.cli.measure import compose
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.plot import AXES, curves_of
 from attn_zoo.records import Store
+from attn_zoo.terminal import wrap
 
 SMALL = ["budget.steps=6", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
 LISTOPS = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]
@@ -263,6 +266,14 @@ def test_measure_is_explained(tmp_path):
     listed = zoo("measure", "--help", cwd=tmp_path).stdout
     for word in ("experiment=growth", "experiment=cost", "allocator="):
         assert word in listed
+
+
+@pytest.mark.parametrize("width", [60, 78, 100])
+def test_descriptions_of_keys_are_one_column(width):
+    lines = wrap("\n".join(describe_keys(Growth)), width).splitlines()
+    assert any(line.startswith("    order=in turn") for line in lines)
+    for line in lines:
+        assert re.match(r" {4}\w+=|" + " " * 26 + r"\S", line) and len(line) <= max(width, 64)
 
 
 def test_the_docs_measure_what_can_be_measured():

@@ -117,17 +117,17 @@ class StepCost(Timed, AttentionRows):
     depend on the key ``level``.
     """
 
-    level: str = option("layer", "what is timed: mechanism, layer, block (with optimiser) or model (with optimiser)")
+    level: str = option("layer", "what is timed: mechanism, layer, block or model; a block or model is timed with the optimiser")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "sequence lengths in tokens")
     # Null until the level is known.
-    dim: int | None = option(None, "width in channels (default 256; for a model that of the task's level)")  # type: ignore[assignment]  # None: by level or device
-    heads: int | None = option(None, "number of heads (default 4; for a model that of the task's level)")  # type: ignore[assignment]  # None: by level or device
-    mlp_ratio: float | None = option(None, "width of the MLP divided by dim (default 2; for a model that of the task's level)")
-    depth: int | None = option(None, "number of blocks of a model (default: that of the task's level)")
-    task: str | None = option(None, "task whose model is timed; its inputs are sequences (default listops)")
-    task_level: str | None = option(None, "level of the task that sets the sizes (default: the first)")
+    dim: int | None = option(None, "width in channels (default: 256; for a model, that of the task's preset)")  # type: ignore[assignment]  # None: by level or device
+    heads: int | None = option(None, "number of heads (default: 4; for a model, that of the task's preset)")  # type: ignore[assignment]  # None: by level or device
+    mlp_ratio: float | None = option(None, "width of the MLP divided by dim (default: 2; for a model, that of the task's preset)")
+    depth: int | None = option(None, "number of blocks of a model (default: that of the task's preset)")
+    task: str | None = option(None, "task whose model is timed; its inputs must be sequences (default: listops)")
+    task_level: str | None = option(None, "preset of the task that sets the sizes (default: the first)")
     memory_gib: float = option(16.0, "memory in GiB into which the largest batch must fit")
-    batch_seconds: float = option(5.0, "largest expected seconds of a step; larger batches are not tried")
+    batch_seconds: float = option(5.0, "longest expected step in seconds; batches with a longer one are not tried")
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

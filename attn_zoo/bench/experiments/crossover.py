@@ -34,11 +34,11 @@ class Crossover(Timed, AttentionRows):
     # Null until the device is known.
     lengths: list[int] | None = option(None, "sequence lengths in tokens (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
-    rounds: int = option(21, "largest number of rounds, each of which times everything once; 6 if there is no time for more")
+    rounds: int = option(21, "largest number of rounds, each of which times everything once; if time is short, at least 6")
     repeat_seconds: float = option(0.05, "seconds for which a step is repeated in one timing")
     seconds: float | None = option(540.0, "time limit of the whole measurement, in seconds")
     time_limit: float = option(60.0, "time limit of one request to a worker process, in seconds")
-    plot: str | None = option(None, "also draw the crossovers, into a file .svg or .png (needs the extra plots)")
+    plot: str | None = option(None, "also draw the crossovers into this .svg or .png file (needs the extra plots)")
 
     device_defaults: ClassVar = {
         "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},

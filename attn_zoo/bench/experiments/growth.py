@@ -19,8 +19,8 @@ class Growth(Timed, AttentionRows):
     """Time and memory of layers at several lengths, and the exponent with which the time grows with the length."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "sequence lengths in tokens")
-    more_heads: list[int] = option([], "other numbers of heads, with which the mechanisms of more_heads_of are measured too")
-    more_heads_of: list[str] = option([], "some of the mechanisms in attentions; all of them if empty")
+    more_heads: list[int] = option([], "other numbers of heads, with which the mechanisms in more_heads_of are measured too")
+    more_heads_of: list[str] = option([], "some of the mechanisms in attentions; if it is empty, all of them")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda if there is a GPU")
     order: str = option("in turn", "order within a round: shuffled, 'in turn' or 'there and back'")
     repeat_seconds: float = option(0.0, "seconds for which a step is repeated in one timing")

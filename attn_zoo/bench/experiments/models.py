@@ -97,7 +97,7 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 class WholeModels(Grid):
     """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generating text with GPT-2."""
 
-    models: list[str] = option(list(MODELS), "vit, bert, generation (the last two need the extra text)")
+    models: list[str] = option(list(MODELS), "what is timed: vit, bert, generation (the last two need the extra text)")
     attention: str = option("linformer", "mechanism that replaces softmax in ViT and BERT, or a hybrid of layers")
     recurrent: str = option("linear", "mechanism of the decoder; it must have a recurrent form")
     image: int = option(1024, "side of the ViT's images in pixels, a multiple of 16")
@@ -105,7 +105,7 @@ class WholeModels(Grid):
     depth: int = option(12, "number of layers of BERT")
     tokens: int = option(1024, f"number of tokens after generation, of which {PROMPT} are the prompt")
     device: str = option("auto", "auto, cpu or cuda; auto is cuda if there is a GPU")
-    precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
+    precision: str = option("fp32", "precision of weights and inputs: fp32, bf16 or fp16")
     rounds: int = option(5, "number of rounds, each of which times everything once")
 
     preloaded: ClassVar[Sequence[str]] = ("timm", *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")))

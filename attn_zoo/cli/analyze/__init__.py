@@ -12,6 +12,7 @@ from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands of ``attn-zoo analyze`` to the parser."""
+    parser.description = "Analyze the attention of models, and how closely mechanisms approximate softmax attention."
     analyses = parser.add_subparsers(required=True, metavar="ANALYSIS")
     for part in (spectrum, projections, error, matrix):
         part.add_to(analyses)

@@ -29,12 +29,12 @@ def add_to(analyses: Any) -> None:
     error = analyses.add_parser(
         "error",
         help="how far outputs of mechanisms are from those of softmax attention on the same inputs, and at what cost",
-        description="||Y - Y_exact|| / ||Y_exact|| of each head, averaged over layers, heads, sequences and draws; Y_exact is "
-        "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. Learnable parameters "
-        "have their initial values, and are marked as untrained.",
+        description="Print ||Y - Y_exact|| / ||Y_exact|| for each mechanism, averaged over layers, heads, sequences and draws. Y "
+        "is the output of a head, and Y_exact that of softmax attention in float64. Costs are those of one layer and one sequence, "
+        "counted by formula. Learnable parameters have their initial values, and are marked as untrained.",
     )
-    curves = "OPTION=A|B is a curve with a row for each value"
-    words = f"mechanisms to compare, NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)"
+    curves = "OPTION=A|B is a curve with one row per value"
+    words = f"mechanisms to compare: NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)"
     error.add_argument("--attention", nargs="+", default=["all"], metavar="ROW", help=words)
     add_inputs(error, sentences=8)
     error.add_argument("--seeds", type=int, default=3, help="number of draws of random mechanisms (default: 3)")

@@ -27,15 +27,19 @@ def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     """Add the options that select the texts or images which a model gets. ``sentences`` is the default number of sequences."""
     parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
-    parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
-    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="only pretrained downloads weights (default: auto)")
+    parser.add_argument(
+        "--sentences", type=int, default=sentences, help=f"number of sequences to average over (default: {sentences})"
+    )
+    parser.add_argument(
+        "--weights", default="auto", choices=WEIGHTS, help="weights of the model; only pretrained downloads them (default: auto)"
+    )
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
     """Add the options that select the inputs on which mechanisms are compared. ``sentences`` is the default number of sequences."""
     parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
     add_model_inputs(parser, sentences)
-    parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}; for a model up to 512)")
+    parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}; for a model, up to 512)")
     parser.add_argument("--heads", type=int, help=f"number of heads of random inputs (default: {_RANDOM['heads']})")
     parser.add_argument("--head-dim", type=int, help=f"width of a head of random inputs (default: {_RANDOM['head_dim']})")
     parser.add_argument("--scale", type=float, help="standard deviation of the scores q·k / √d of random inputs (default: 1)")

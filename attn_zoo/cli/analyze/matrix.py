@@ -27,9 +27,9 @@ def add_to(analyses: Any) -> None:
     """Add the subcommand ``matrix`` to ``attn-zoo analyze``."""
     matrix = analyses.add_parser(
         "matrix",
-        help="the attention matrix that a mechanism amounts to, beside softmax's on the same inputs",
-        description="Effective attention matrix A of a mechanism, with Y = A V, on given queries and keys, beside the matrix P of "
-        "softmax. A mechanism whose output is not of the form A V is refused, with the reason.",
+        help="the effective attention matrix of a mechanism, beside that of softmax on the same inputs",
+        description="Print the matrix A that a mechanism applies to the values (Y = A V) for given queries and keys, beside the "
+        "matrix P of softmax. If the output is not of the form A V, an error says why.",
     )
     matrix.add_argument("--attention", required=True, metavar="ROW", help="mechanism: NAME or NAME[OPTION=VALUE,...]")
     add_inputs(matrix, sentences=1)

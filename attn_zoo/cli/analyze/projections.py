@@ -31,9 +31,9 @@ def add_to(analyses: Any) -> None:
     parser = analyses.add_parser(
         "projections",
         help="error of attention over projected keys and values at several projected lengths k, for four kinds of projection",
-        description="||Y - Y_exact|| / ||Y_exact|| of each head of softmax attention to k projected keys and values, on sequences "
-        "that were not used for fitting, beside the construction of Theorem 1 (Linformer, Section 3). Several models, such as the "
-        "weights of one run after several steps, make a table each and share a picture.",
+        description="Print the error ||Y - Y_exact|| / ||Y_exact|| of softmax attention to k projected keys and values, per head "
+        "and beside the construction of Theorem 1 (Linformer, Section 3). The sequences were not used for fitting. Several models, "
+        "such as the weights of one run after several steps, get a table each and share a picture.",
     )
     parser.add_argument("--model", nargs="+", default=["minilm"], help=f"{MODELS} (default: minilm)")
     add_model_inputs(parser, sentences=32)

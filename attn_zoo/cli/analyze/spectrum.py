@@ -25,8 +25,8 @@ def add_to(analyses: Any) -> None:
     spectrum = analyses.add_parser(
         "spectrum",
         help="singular values of the attention matrices of each layer and head",
-        description="Share of the sum of all singular values of P = softmax(Q K^T / sqrt d) that the k largest hold, by layer and "
-        "head, averaged over sequences (Linformer, Figure 1).",
+        description="Print, for each layer and head, the sum of the k largest singular values of P = softmax(Q K^T / sqrt d) as a "
+        "share of the sum of all, averaged over sequences (Linformer, Figure 1).",
     )
     spectrum.add_argument("--model", default="minilm", help=f"{MODELS} (default: minilm)")
     add_model_inputs(spectrum, sentences=32)
@@ -34,7 +34,7 @@ def add_to(analyses: Any) -> None:
     spectrum.add_argument(
         "--index",
         type=int,
-        help="number k of largest singular values whose share is shown (default: 128, or a quarter of the length)",
+        help="number k of singular values whose share is printed (default: 128, or a quarter of the length)",
     )
     spectrum.add_argument("--seed", type=int, default=0, help="seed of random weights (default: 0)")
     spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
