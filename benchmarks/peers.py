@@ -132,8 +132,9 @@ class Peers(Timed):
             known = COMPARISONS[name]
             if 2 * known.shared(row) > min(self.lengths):
                 raise ValueError(
-                    f"lengths= must be at least {2 * known.shared(row)}, twice the {known.hyperparameter} of {name}; got "
-                    f"{list(self.lengths)}. Choose longer ones, or a smaller {name}[{known.hyperparameter}=...]"
+                    f"lengths= must be at least {2 * known.shared(row)}, because each length must be at least twice the "
+                    f"{known.hyperparameter} of {name}; got {list(self.lengths)}. Choose longer lengths, or a smaller "
+                    f"{name}[{known.hyperparameter}=...]"
                 )
 
     @cached_property

@@ -77,7 +77,7 @@ class FewLabels(Sound):
 
 
 def test_a_shortcut_to_a_rare_class_alone_is_none():
-    assert TASK_CHECKS[TELLS](card_of(RareClass).build(Options())) == "one token or the length tells at most 99% of test labels"
+    assert TASK_CHECKS[TELLS](card_of(RareClass).build(Options())) == "one token or the length predicts at most 99% of test labels"
 
 
 def test_a_shortcut_is_not_told_from_chance_in_a_few_labels():

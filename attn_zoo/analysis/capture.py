@@ -74,8 +74,8 @@ def _transformers_matrices(model: nn.Module, batch: Any) -> list[Tensor]:
     matrices = outputs.get("attentions")
     if not matrices or any(layer is None for layer in matrices):
         raise UnsupportedError(
-            f"{type(model).__name__} must return the attention of every layer, and does not. If the model has an encoder and "
-            "a decoder, give one of the two, such as model.get_encoder()"
+            f"{type(model).__name__} does not return the attention of every layer. If the model has an encoder and a "
+            "decoder, give one of the two, such as model.get_encoder()"
         )
     return list(matrices)
 

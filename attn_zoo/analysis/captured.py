@@ -127,7 +127,7 @@ def _calling_pytorch(model: nn.Module) -> Iterator[None]:
         switched.set_attn_implementation("sdpa")
     except ValueError as error:
         raise UnsupportedError(
-            f"{type(model).__name__} must be able to use PyTorch's attention (sdpa), and is not. Give another model. Cause: {error}"
+            f"{type(model).__name__} cannot use PyTorch's attention (sdpa). Give another model. Cause: {error}"
         ) from error
     try:
         yield

@@ -61,8 +61,8 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
     for stream in card.streams(mechanism.geometry, mechanism.options):
         if inputs.query.shape[2] != inputs.key.shape[2] and (stream.of == "queries") != (stream.starts_as == "query"):
             raise UnsupportedError(
-                f"{card.name} must get as many queries as keys here, because its input {stream.name!r} needs a "
-                f"{stream.starts_as} for each of its {stream.of}. Give inputs with as many queries as keys"
+                f"{card.name} needs as many queries as keys, because its input {stream.name!r} has one vector for each of the "
+                f"{stream.of} and starts as a copy of the {stream.starts_as}. Give inputs with as many queries as keys"
             )
         streams[stream.name] = own[stream.starts_as][:, :, : stream.first]
     query, key = reads["query"], None if card.can.shares_query_key else reads["key"]

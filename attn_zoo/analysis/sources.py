@@ -193,7 +193,8 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
     if len(files) < count:
         raise ValueError(
-            f"--sentences must be at most {len(files)}, the number of images (png, jpg, jpeg, webp) in {folder}; got {count}"
+            f"--sentences must be at most {len(files)}, because {folder} has {len(files)} images (png, jpg, jpeg, webp); got "
+            f"{count}"
         )
     chosen = [files[at * len(files) // count] for at in range(count)]
     return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"

@@ -59,7 +59,7 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         left, _, right = torch.linalg.svd(equal @ vectors)
         return (k / n) ** 0.5 * (left @ right) @ vectors.T
     raise ValueError(
-        "the initialisation must be one of the computed ones; got 'random', which the mechanism draws itself. Leave it out"
+        "the initialisation must not be 'random', because the mechanism itself draws this one. Choose another initialisation"
     )
 
 

@@ -4,8 +4,8 @@ measurements.
 At each length, the quotient of the costs of mechanism and baseline has a median over the rounds. Its interval assumes no
 distribution (see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly on logarithmic axes. The
 crossover is the length at which the median falls below 1 for the last time. Its interval goes from the length at which the lower
-bound of the quotient falls below 1 to the length at which the upper bound does. Memory is measured once, because each step needs
-the same bytes, so its crossover has no interval.
+bound of the quotient falls below 1 to the length at which the upper bound does. Each step needs the same memory, so memory is
+measured once, and its crossover has no interval.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
     with FlopCounterMode(display=False) as counter:
         module.compress(tokens[:1], None)
     counted, stated = counter.get_total_flops(), module.compression_flops(geometry.keys, width, 1)
-    require(counted == stated, f"compression_flops states {stated}, PyTorch counted {counted}")
+    require(counted == stated, f"compression_flops states {stated}, but PyTorch counts {counted}")
     for mask in subject.masks(geometry.keys):
         seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
         short = module.compress(seen, mask)
@@ -294,7 +294,11 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
             subject.equal(mass.expand_as(compressed), compressed, f"masses against the compressed mask, padded={mask is not None}")
         for weighed, alone in zip(again, short, strict=True):
             subject.equal(weighed, alone, f"tokens of compress_and_weigh against those of compress, padded={mask is not None}")
-        require(all(part.shape == (6, length, width) for part in short), f"compress gave {[tuple(part.shape) for part in short]}")
+        shapes = [tuple(part.shape) for part in short]
+        require(
+            all(shape == (6, length, width) for shape in shapes),
+            f"compress must return tensors of shape {(6, length, width)}; got {shapes}",
+        )
         key, value = (_split(part @ matrix, geometry) for part, matrix in zip(short, project, strict=True))
         late_key, late_value = (_split(seen @ matrix, geometry) for matrix in project)
         late = replace(request, key=late_key, value=late_value).padded(mask)(module)

@@ -14,8 +14,8 @@ MANY = 3
 """Smallest number of failures for which a report names the likeliest cause."""
 
 CAUSES: tuple[tuple[str, str, str], ...] = (
-    ("output_is_like_the_queries", r"output \(", "the output does not have the shape of the queries"),
-    ("output_is_like_the_queries", r"output torch\.", "the output does not have the dtype of the inputs"),
+    ("output_is_like_the_queries", r"output has shape", "the output does not have the shape of the queries"),
+    ("output_is_like_the_queries", r"output has dtype", "the output does not have the dtype of the inputs"),
     ("output_is_like_the_queries", r"padded=False: .*NaN or infinite", "outputs are NaN or infinite, also without padding"),
     ("queries_without_keys_give_zeros", r"\bnan\b|NaN or infinite", "a query without a valid key gives NaN instead of zeros"),
     ("eval_is_deterministic", "", "two equal calls give different outputs"),

@@ -32,24 +32,31 @@ def card_is_complete(subject: Subject) -> None:
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
-    require(isclass(card.build) and issubclass(card.build, Attention), f"build is {card.build!r}, not a subclass of Attention")
-    require(card.build.card is card, f"{card.origin}.card is another card, named {card.build.card.name!r}")
-    require(card.implementations[:1] == ("eager",), f"implementations are {card.implementations}; eager comes first")
+    require(isclass(card.build) and issubclass(card.build, Attention), f"build must be a subclass of Attention; got {card.build!r}")
+    require(card.build.card is card, f"{card.origin}.card must be this card; got the card of {card.build.card.name!r}")
+    require(card.implementations[:1] == ("eager",), f"implementations must begin with eager; got {card.implementations}")
     unknown = set(card.reads) - set(INPUTS)
-    require(not unknown and "value" in card.reads, f"reads is {card.reads}; it must name value, and only {', '.join(INPUTS)}")
+    require(
+        not unknown and "value" in card.reads, f"reads must name value, and may name only {', '.join(INPUTS)}; got {card.reads}"
+    )
     _check_options(subject)
-    require(card.can.causal or not card.can.stepwise, "the card claims stepwise without causal; steps are causal, so claim both")
-    require(subject.causal == card.can.causal, "the card claims causal, but the default options refuse a causal geometry")
+    require(
+        card.can.causal or not card.can.stepwise, "the card declares stepwise without causal; steps are causal, so declare both"
+    )
+    require(subject.causal == card.can.causal, "the card declares causal, but the default options do not support a causal geometry")
     for geometry in subject.plain_and_causal():
         streams = card.streams(geometry, subject.options)
-        require(all(isinstance(stream, Stream) for stream in streams), f"streams returned {streams!r}, not a tuple of Stream")
+        require(all(isinstance(stream, Stream) for stream in streams), f"streams must return a tuple of Stream; got {streams!r}")
         names = [stream.name for stream in streams]
-        require(len(set(names)) == len(names) and all(map(str.isidentifier, names)), f"streams are not distinct keywords: {names}")
+        require(
+            len(set(names)) == len(names) and all(map(str.isidentifier, names)),
+            f"streams must have different names that are Python identifiers; got {names}",
+        )
 
 
 def _check_options(subject: Subject) -> None:
     card, kind = subject.card, subject.card.options
-    require(isclass(kind) and is_dataclass(kind), f"options is {kind!r}, not a dataclass")
+    require(isclass(kind) and is_dataclass(kind), f"options must be a dataclass; got {kind!r}")
     hints = get_type_hints(kind)
     for option in fields(kind):
         bare = option.default is MISSING and option.default_factory is MISSING and option.name not in length_rules(kind)
@@ -89,7 +96,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
                 with torch.device("meta"):
                     card.build(geometry, options)
             except (UnsupportedError, ValueError) as error:
-                raise Violation(f"the defaults are refused at {geometry}: {error}") from error
+                raise Violation(f"the default options are unsupported at {geometry}: {error}") from error
             warnings = card.build.warnings(geometry, options) if n >= 64 else ()
             require(not warnings, f"the method warnings warns of the defaults at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
@@ -125,7 +132,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
     raises ``UnsupportedError``, and so does a call with unequal numbers."""
     if subject.always_causal:
         raise NotApplicable(
-            f"the implementation {subject.implementation} must be causal here, and causal attention has as many queries as keys"
+            f"this check needs different numbers of queries and keys, but the implementation {subject.implementation} supports "
+            "only causal attention, which needs equal numbers"
         )
     square = subject.geometry()
     for queries, keys in ((9, square.keys), (1, square.keys), (2 * square.keys, square.keys)):
@@ -175,11 +183,14 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
                 if subject.card.can.any_length:
                     raise Violation(f"the card declares any_length, but resize_length({length}) is unsupported") from refusal
                 continue
-            require(module.geometry == replace(geometry, queries=length, keys=length), f"resized to {module.geometry}")
+            require(
+                module.geometry == replace(geometry, queries=length, keys=length),
+                f"after resize_length({length}), the geometry is {module.geometry}",
+            )
             request = subject.draw(module)
             require_like_queries(request, request(module), f"resized from {geometry.keys} to {length}")
             if built is None:
-                raise Violation(f"resize_length({length}) ran, but a module for {length} keys is refused")
+                raise Violation(f"resize_length({length}) ran, but a module for {length} keys cannot be built")
             module.load_state_dict(built.state_dict(), strict=True)
             where = f"resized to {length} with the state dict of a module built for {length}"
             subject.equal(request(module), request(built), where, subject.exactness)
@@ -199,7 +210,7 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
     if not unread and subject.card.can.shares_query_key:
         return
     if not unread:
-        raise NotApplicable("the mechanism reads every input")
+        raise NotApplicable("this check needs an input that the mechanism does not read, but the mechanism reads every input")
     nan = subject.draw(module, unread=True).changed(lambda name, tensor: tensor * torch.nan if name in unread else tensor).leaves()
     out = nan(module)
     subject.equal(out.detach(), expected, f"output for NaN instead of None as {' and '.join(unread)}", 0.0)
@@ -263,8 +274,13 @@ def building_draws_what_is_claimed(subject: Subject) -> None:
     request = subject.draw(first)
     gap = (request(first) - request(second)).abs().max().item()
     if not subject.card.can.random_at_build:
-        require(gap == 0, f"random_at_build is not claimed, but outputs of two seeds differ by {gap:.3g} with equal parameters")
+        require(
+            gap == 0,
+            f"the card does not declare random_at_build, but outputs of two seeds differ by {gap:.3g} with equal parameters",
+        )
     elif subject.variant == "default" and gap == 0:
         drawn = [attention_options(subject.card, DEFAULTS_AT, options) for options in subject.card.variants.values()]
         buffers = [{name for name, _ in subject.build(options=options).named_buffers()} for options in drawn]
-        require(any(buffers), "the card claims random_at_build, but outputs under two seeds are equal, and no variant has buffers")
+        require(
+            any(buffers), "the card declares random_at_build, but outputs under two seeds are equal, and no variant has buffers"
+        )

@@ -24,8 +24,8 @@ SLACK, LOG_SLACK = 0.15, 0.15
 """Tolerance of a fitted exponent of growth, and the number added to this tolerance if the big-O has a factor log n."""
 
 READ, LATER = 5, 17
-"""Numbers of past and of later tokens in the check of the recurrent state. The later tokens are enough to depend on all past
-ones."""
+"""Numbers of past and of later tokens in the check of the recurrent state. There are enough later tokens for their outputs to
+depend on all past tokens."""
 
 MANY = 2**16
 """Number of past tokens at which a recurrent state of fixed size is smaller than the tokens."""
@@ -43,19 +43,21 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
         if module is None:
             continue
         stated, counted = subject.card.cost(geometry, subject.options), count(subject, module)
-        require(stated.flops == counted.flops, f"{geometry}: the card says {stated.flops} FLOPs, PyTorch counted {counted.flops}")
+        require(
+            stated.flops == counted.flops, f"{geometry}: the card states {stated.flops} FLOPs, but PyTorch counts {counted.flops}"
+        )
         unstated = stated.backward_flops is None
         require(
             unstated or stated.backward_flops == counted.backward_flops,
-            f"{geometry}: the card says {stated.backward_flops} FLOPs backward, PyTorch counted {counted.backward_flops}",
+            f"{geometry}: the card states {stated.backward_flops} backward FLOPs, but PyTorch counts {counted.backward_flops}",
         )
         held = sum(parameter.numel() for parameter in module.parameters())
-        require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
+        require(stated.parameters == held, f"{geometry}: the card states {stated.parameters} parameters, but the module has {held}")
         if geometry.keys == subject.length:
             twice = count(subject, module, batch=2).flops
             require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, more than 2 x {stated.flops}")
         proved += 1
-    require(proved > 0, "the options refuse every shape of this check")
+    require(proved > 0, "this check needs a shape that the options support, but they support none of its shapes")
     return "the card does not state backward_flops" if unstated else None
 
 
@@ -69,7 +71,7 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
     """
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
-    require(without is None, f"the card states {without} bytes of state without causality; state_bytes must be None there")
+    require(without is None, f"state_bytes must be None if attention is not causal; the card states {without}")
     if not subject.causal:
         return "no causal form, no state"
     few = subject.geometry(READ, heads=1, head_dim=4, causal=True)
@@ -128,8 +130,11 @@ def shapes_flow_without_numbers(subject: Subject) -> None:
             with torch.device("meta"):
                 out = request(subject.card.build(geometry, copy.deepcopy(subject.options), "eager").to(subject.dtype).eval())
         except (NotImplementedError, RuntimeError) as error:
-            raise Violation(f"{geometry}: it does not run on the meta device, where tensors have no values: {error}") from error
-        require(out.shape == request.value.shape, f"{geometry}: on the meta device the output has shape {tuple(out.shape)}")
+            raise Violation(
+                f"{geometry}: the mechanism does not run on the meta device, where tensors have no values: {error}"
+            ) from error
+        want, got = tuple(request.value.shape), tuple(out.shape)
+        require(got == want, f"{geometry}: on the meta device the output must have shape {want}; got {got}")
 
 
 def _geometries(subject: Subject) -> Iterator[Geometry]:
@@ -160,14 +165,17 @@ def time_grows_as_printed(subject: Subject) -> str:
         far = [subject.card.cost(_long(geometry, 2**power), subject.options).flops for power in (14, 16, 18)]
         fitted = exponent(far, 4)
         if any(far):
-            message = f"{where}: FLOPs grow like n^{fitted:.2f}, the card prints {claim}"
+            message = f"{where}: FLOPs grow like n^{fitted:.2f}, but the card states {claim}"
             require(abs(fitted - claim.exponent) <= _slack(claim), message)
         traces = _traces(subject, geometry, claim)
         for seen in traces:
             stated = subject.card.cost(_long(geometry, seen.length), subject.options).flops
-            require(seen.flops == stated, f"{where}: {seen.flops} FLOPs counted at {seen.length}, the card says {stated}")
+            require(
+                seen.flops == stated,
+                f"{where}: PyTorch counts {seen.flops} FLOPs at {seen.length} tokens, but the card states {stated}",
+            )
         written = exponent([seen.written for seen in traces], 2)
-        message = f"{where}: numbers written grow like n^{written:.2f}, the card prints {claim}"
+        message = f"{where}: numbers written grow like n^{written:.2f}, but the card states {claim}"
         require(written <= claim.exponent + _slack(claim), message)
         products = f"FLOPs n^{fitted:.2f}" if any(far) else "no matrix products"
         remarks.append(f"{where}: {products}, numbers written n^{written:.2f}")
@@ -182,7 +190,7 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
     for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
         fitted = exponent(sizes, 2)
         where = f"{subject.implementation}, causal={geometry.causal}"
-        require(fitted <= claim.exponent + _slack(claim), f"{where}: {what} grow like n^{fitted:.2f}, the card prints {claim}")
+        require(fitted <= claim.exponent + _slack(claim), f"{where}: {what} grow like n^{fitted:.2f}, but the card states {claim}")
 
 
 @attention_check("variant")
@@ -205,7 +213,7 @@ def _largest_tensors(subject: Subject, claim: Growth) -> str:
         fitted = exponent([seen.largest for seen in traces], 2)
         sizes = ", ".join(f"{seen.largest} bytes at {seen.length}" for seen in traces)
         where = f"{subject.implementation}, causal={geometry.causal}"
-        message = f"{where}: the largest tensor grows like n^{fitted:.2f} ({sizes}), the card prints {claim}"
+        message = f"{where}: the largest tensor grows like n^{fitted:.2f} ({sizes}), but the card states {claim}"
         require(fitted <= claim.exponent + _slack(claim), message)
         remarks.append(f"{where}: n^{fitted:.2f}")
     return "; ".join(remarks)

@@ -225,7 +225,7 @@ def gradients_follow_dropout(subject: Subject) -> None:
     weights must therefore drop the same ones as the forward pass."""
     names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
-        raise NotApplicable("the mechanism has no option dropout, or gradients are not compared in float64")
+        raise NotApplicable("this check needs an option for dropout and inputs in float64")
     options = replace(subject.options, **dict.fromkeys(names, 0.5))
     for geometry in subject.plain_and_causal():
         try:

@@ -160,7 +160,7 @@ def conversions_reach_everything(subject: Subject) -> None:
                 converted = request.cast(dtype)
                 found = converted(module.to(dtype))
                 where = f"used module converted from {first} to {dtype}, causal={geometry.causal}"
-                require(found.dtype == dtype, f"{where}: output {found.dtype}")
+                require(found.dtype == dtype, f"{where}: the output has dtype {found.dtype}")
                 limit = subject.tolerance if dtype is subject.dtype else SINGLE
                 subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
 
@@ -178,8 +178,9 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
                 out = moved(copy.deepcopy(module).to("meta"))
             except (NotImplementedError, RuntimeError) as error:
                 raise Violation(f"{geometry}, padded={mask is not None}: {type(error).__name__}: {error}") from error
-            require(out.device.type == "meta", f"{geometry}: the output is on {out.device}")
-            require(out.shape == moved.value.shape, f"{geometry}: on the meta device the output has shape {tuple(out.shape)}")
+            require(out.device.type == "meta", f"{geometry}: the output must be on the meta device; got {out.device}")
+            want, got = tuple(moved.value.shape), tuple(out.shape)
+            require(got == want, f"{geometry}: on the meta device the output must have shape {want}; got {got}")
 
 
 @attention_check("implementation")

@@ -46,7 +46,7 @@ DEVIATIONS = 6.0
 def single_precision_is_close(subject: Subject) -> str:
     """Outputs and gradients in float32 are close to those in float64."""
     if subject.dtype is not torch.float64:
-        raise NotApplicable("implementation_agrees_with_eager compares this implementation with eager in float64")
+        raise NotApplicable("the check implementation_agrees_with_eager already compares this implementation with eager in float64")
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

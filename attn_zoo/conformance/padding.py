@@ -85,7 +85,7 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
     """The content of queries at padded positions does not change the output at a valid position."""
     _require_padding(subject)
     if "query" not in subject.card.reads:
-        raise NotApplicable("queries are not read")
+        raise NotApplicable("the mechanism does not read queries")
     for geometry in subject.short_and_long():
         module = subject.build(geometry)
         request = _masked(subject, module)

@@ -36,7 +36,7 @@ def some_setting_is_served(subject: Subject) -> None:
         if None in found:
             return
         reasons.update(found)
-    raise Violation(f"{subject.implementation} refuses every setting: {'; '.join(map(str, sorted(map(str, reasons))))}")
+    raise Violation(f"{subject.implementation} supports no variant of the card: {'; '.join(map(str, sorted(map(str, reasons))))}")
 
 
 @attention_check("implementation")
@@ -61,7 +61,7 @@ def heads_keep_to_themselves(subject: Subject) -> None:
                 for head in {0, 1, 2} - {moved}:
                     what_moved = f"head {head} when head {moved} holds {what}, causal={geometry.causal}"
                     subject.equal(after[:, head], before[:, head], what_moved)
-    require(largest > 0 or not subject.card.can.mixes_heads, "the card claims mixes_heads, but no head influences another")
+    require(largest > 0 or not subject.card.can.mixes_heads, "the card declares mixes_heads, but no head influences another")
 
 
 def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> 
         run()
         ends.append(torch.get_rng_state())
         moved = not torch.equal(start, ends[-1])
-        require(may_draw or not moved, f"{what} draws from torch's global generator, where nothing is to be drawn")
+        require(may_draw or not moved, f"{what} draws from torch's global generator, but must not draw random numbers")
     require(not torch.equal(*ends), f"{what} seeds torch's global generator")
 
 
@@ -264,7 +264,10 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
     except UnsupportedError:
         return  # resizing_leads_to_the_new_length checks that claimed lengths are not refused
     dtypes = {parameter.dtype for parameter in module.parameters()}
-    require(dtypes <= {subject.dtype} and not module.training, f"resize_length({length}) changed the dtype to {dtypes} or the mode")
+    require(
+        dtypes <= {subject.dtype} and not module.training,
+        f"resize_length({length}) must keep {subject.dtype} and eval mode; got {dtypes} and training={module.training}",
+    )
     for name, new in module.state_dict().items():
         if name in old and new.shape == old[name].shape:
             require(torch.equal(new, old[name]), f"resize_length({length}) changed {name}, whose shape is the same")
@@ -272,7 +275,7 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
             kept = int((other.state_dict()[name] != new).sum())
             least = min(new.numel(), old[name].numel()) if name in old else 0
             message = f"resize_length({length}): {kept} of {new.numel()} numbers of {name} depend on the trained weights"
-            require(kept >= least, f"{message}, which were {old[name].numel()}")
+            require(kept >= least, f"{message}, but at least {least} must")
     moved = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
     require(not moved, f"resize_length({length}) froze {', '.join(moved)}")
 

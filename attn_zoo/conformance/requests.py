@@ -149,10 +149,10 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
         Violation: the output is not like that; the message begins with ``where``.
     """
     like = request.value if request.query is None else request.query
-    require(isinstance(out, Tensor), f"{where}: got {type(out).__name__}, not a tensor")
-    require(out.shape == like.shape, f"{where}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
-    require(out.dtype == like.dtype, f"{where}: output {out.dtype}, inputs {like.dtype}")
-    require(out.device == like.device, f"{where}: output on {out.device}, inputs on {like.device}")
+    require(isinstance(out, Tensor), f"{where}: the output must be a tensor; got {type(out).__name__}")
+    require(out.shape == like.shape, f"{where}: the output has shape {tuple(out.shape)}, but the queries have {tuple(like.shape)}")
+    require(out.dtype == like.dtype, f"{where}: the output has dtype {out.dtype}, but the inputs have {like.dtype}")
+    require(out.device == like.device, f"{where}: the output is on {out.device}, but the inputs are on {like.device}")
     require_finite(out, f"{where}: output")
 
 

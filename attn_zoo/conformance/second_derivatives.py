@@ -251,7 +251,7 @@ def _require_right(
     for seed in range(len(STEPS)):  # one step may cross a kink or the border of a bucket, but hardly all
         got = _flat(first if seed == 0 else derivative(_directions(tensors, seed)))
         want, size = differences(seed)
-        require(got.shape == want.shape, f"{where}: {len(got)} numbers, not {len(want)}")
+        require(got.shape == want.shape, f"{where}: there must be {len(want)} numbers; got {len(got)}")
         gap = (got - want).abs().max().item()
         if gap <= limit * size:
             return

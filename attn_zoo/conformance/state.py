@@ -188,7 +188,7 @@ def _class_tensors(kind: type) -> Iterator[str]:
 def _require_same_bits(got: Tensor, want: Tensor, what: str) -> None:
     require(
         got.shape == want.shape and got.dtype == want.dtype,
-        f"{what}: shape and dtype are {tuple(got.shape)} {got.dtype} and {tuple(want.shape)} {want.dtype}",
+        f"{what}: shapes and dtypes must be equal; got {tuple(got.shape)} {got.dtype} and {tuple(want.shape)} {want.dtype}",
     )
     changed = int((got != want).sum())
     if changed:

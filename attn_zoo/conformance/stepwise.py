@@ -114,15 +114,15 @@ def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
                 out, state = _step(module, request.between(start, start + piece), state)
             require(out.dtype == torch.float32, f"a step with float32 inputs returns {out.dtype}")
             held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
-            require(held == state.nbytes, f"the state says that it has {state.nbytes} bytes, its tensors have {held}")
+            require(held == state.nbytes, f"the state says that it has {state.nbytes} bytes, but its tensors have {held}")
             stated = _state_bytes(module, max(read, subject.length))
             what = f"after {read} tokens of {batch} examples the state has {held} bytes"
-            require(held <= batch * stated, f"{what}, the card says {batch} x {stated}")
+            require(held <= batch * stated, f"{what}, but the card states {batch} x {stated}")
 
 
 def _state_bytes(module: Attention, tokens: int) -> int:
     stated = module.card.cost(replace(module.geometry, queries=tokens, keys=tokens), module.options).state_bytes
-    require(stated is not None, "the card claims stepwise and does not state its state_bytes")
+    require(stated is not None, "the card declares stepwise, so its cost must state state_bytes")
     return stated or 0
 
 

@@ -237,7 +237,7 @@ class Subject:
         Raises:
             Violation: they differ by more, or a number is not finite.
         """
-        require(got.shape == want.shape, f"{what}: shapes {tuple(got.shape)} and {tuple(want.shape)}")
+        require(got.shape == want.shape, f"{what}: shapes must be equal; got {tuple(got.shape)} and {tuple(want.shape)}")
         limit = self.tolerance if tolerance is None else tolerance
         if got.numel() == 0:
             return 0.0
@@ -318,9 +318,9 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
         return
     except Exception as error:
         raise Violation(
-            f"{what} is not claimed and must be refused with UnsupportedError; got {type(error).__name__}: {error}"
+            f"{what} is not declared on the card, so it must raise UnsupportedError; got {type(error).__name__}: {error}"
         ) from error
-    raise Violation(f"{what} is not claimed and must be refused with UnsupportedError, but it ran")
+    raise Violation(f"{what} is not declared on the card, so it must raise UnsupportedError, but it ran")
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:

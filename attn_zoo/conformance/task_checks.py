@@ -95,7 +95,7 @@ def card_is_complete(task: Task) -> None:
         try:
             make_options(f"task {task.card.name}", task.card.options, level.options)
         except (LookupError, ValueError) as error:
-            raise Violation(f"level {name} proposes options that the task refuses: {error}") from error
+            raise Violation(f"the options of level {name} are not valid options of the task: {error}") from error
     require(task.data_title, "data_title is empty; tables print it to name the data of a score")
 
 
@@ -131,7 +131,10 @@ def labels_fit_the_spec(task: Task) -> str:
         require(asked.any(), f"{split} has no scored label")
         _require_values(split, labels[asked], spec)
         if spec.problem == "classification" and split != "train":  # of which every class is asked below
-            require(len(labels[asked].unique()) > 1, f"{split} has one class alone, so that its score tells nothing")
+            require(
+                len(labels[asked].unique()) > 1,
+                f"{split} must have more than one class, because a score on one class tells nothing",
+            )
     trained = task.examples("train").labels()
     return _require_variety(trained[scored(trained)], task)
 
@@ -146,9 +149,11 @@ def _require_labels(split: str, labels: Labels, spec: TaskSpec) -> None:
         f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not {kind} with {axes + several} axes",
     )
     if several:
-        require(labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers per label, the spec says {spec.classes}")
+        require(
+            labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers per label, but the spec says {spec.classes}"
+        )
     if spec.labels == "example":
-        require(not labels.isnan().any(), f"{split} has labels that are NaN; only labels of positions may be")
+        require(not labels.isnan().any(), f"{split} has labels that are NaN; only labels of positions may be NaN")
 
 
 def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
@@ -166,16 +171,24 @@ def _require_variety(trained: Labels, task: Task) -> str:
     """Require that training labels hold every class, or several values of every number; return the finding in words."""
     if task.spec.problem == "regression":
         alike = (trained == trained[0]).all(dim=0)
-        require(not alike.any(), f"numbers of the label that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
+        require(
+            not alike.any(),
+            f"every number of a label must vary in train; these are the same in all of train: {alike.nonzero()[:, 0].tolist()}",
+        )
         return f"the variance in train is {', '.join(f'{float(v):.4g}' for v in trained.double().var(dim=0))}"
     if task.spec.problem == "multi_label":
         shares = trained.double().mean(dim=0)
         constant = ((shares == 0) | (shares == 1)).nonzero()[:, 0].tolist()
-        require(not constant, f"classes that are in no training label, or in all of them: {constant}")
+        require(
+            not constant,
+            f"every class must be in some, but not all training labels; these are in none, or in all of them: {constant}",
+        )
         return f"a class is in {100 * float(shares.min()):.1f} to {100 * float(shares.max()):.1f} % of train"
     counts = torch.bincount(trained, minlength=task.spec.classes)
     if task.card.metric != "perplexity":  # rare words of a vocabulary may be in no training example
-        require(counts.all(), f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
+        require(
+            counts.all(), f"every class must have a training example; these have none: {(counts == 0).nonzero()[:, 0].tolist()}"
+        )
     return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
 
 
@@ -194,7 +207,7 @@ def inputs_fit_the_spec(task: Task) -> None:
                 _require_tokens(split, batch, kind, length)
     if isinstance(kind, Patches):
         positions = (kind.height // kind.patch) * (kind.width // kind.patch)
-        require(length == positions, f"the spec says {length} positions, the patches are {positions}")
+        require(length == positions, f"the spec says {length} positions, but an image has {positions} patches")
 
 
 def _pieces(examples: Examples, size: int = 2048) -> Iterator[Batch]:
@@ -289,7 +302,7 @@ def examples_are_reproducible(task: Task) -> str:
 def another_process_agrees(task: Task) -> None:
     """A new process with another hash seed computes the same digests. Another hash seed changes the order of Python sets."""
     if task.options != type(task.options)():
-        raise NotApplicable("checked with the default options only, because it takes seconds")
+        raise NotApplicable("this check runs with the default options only, because it takes seconds")
     try:
         sent = pickle.dumps((type(task), task.options))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -335,7 +348,7 @@ def slices_fit_their_split(task: Task) -> str:
     """A task may name parts of a split that get scores of their own. Each part is a boolean mask of the split, with one value per
     example or one per scored position."""
     if not (names := list(task.slices("test"))):
-        require(task.card.distant is None, f"distant is {task.card.distant!r}, and slices() names no part")
+        require(task.card.distant is None, f"distant must be None, because slices() names no part; got {task.card.distant!r}")
         raise NotApplicable("no part of a split is scored separately")
     require(task.card.distant in (None, *names), f"distant must be one of {', '.join(names)}; got {task.card.distant!r}")
     for split in SPLITS:

@@ -82,10 +82,10 @@ def no_shortcut_tells_the_label(task: Task) -> str:
         told, constant = _told(train[where], test[where], max(spec.inputs.vocabulary, spec.length + 1), spec.classes)
         require(
             told < TOLD or 1 - told > (1 - constant) / 10,
-            f"{where} tells {told:.1%} of test labels; a model without attention can do this task",
+            f"{where} predicts {told:.1%} of test labels, so a model without attention can do this task",
         )
         best = max(best, told)
-    return f"one token or the length tells at most {best:.0%} of test labels"
+    return f"one token or the length predicts at most {best:.0%} of test labels"
 
 
 def _by_position(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:

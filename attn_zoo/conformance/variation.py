@@ -123,7 +123,9 @@ def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | Non
     except (ValueError, UnsupportedError):
         return None
     except Exception as error:
-        raise Violation(f"{told}: neither built nor refused by ValueError: {type(error).__name__}: {error}") from error
+        raise Violation(
+            f"{told}: building must succeed, or raise ValueError or UnsupportedError; got {type(error).__name__}: {error}"
+        ) from error
     return replace(varied, variant=told)
 
 

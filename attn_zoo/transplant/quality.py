@@ -135,12 +135,12 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
     except DamagedDataError as error:
         raise ValueError(f"pairs: {error}") from error
     if len(rows) < count:
-        raise ValueError(f"pair_count= must be at most {len(rows)}, the number of pairs in {path}; got {count}")
+        raise ValueError(f"pair_count= must be at most {len(rows)}, because {path} has {len(rows)} pairs; got {count}")
     chosen = [rows[at * len(rows) // count] for at in range(count)]
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
         raise ValueError(
-            f"{path}: either no pair has a label, or every pair must have the label 0 or 1, and both must occur; got "
+            f"{path}: if one pair has a label, every pair must have the label 0 or 1, and both labels must occur; got "
             f"{', '.join(sorted(labels))}"
         )
     labelled = labels != {"null"}

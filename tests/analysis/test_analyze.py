@@ -168,7 +168,7 @@ def test_figures_are_drawn(tmp_path, capsys):
         ),
         (["--model", "timm/vit_tinny"], "timm has no model 'vit_tinny'"),
         (["--model", "timm/test_vit", "--text", "x.txt"], "this model reads images"),
-        (["--model", "timm/test_vit", "--images", "nowhere"], "--sentences must be at most 0, the number of images"),
+        (["--model", "timm/test_vit", "--images", "nowhere"], "--sentences must be at most 0, because nowhere has 0 images"),
         (["--model", "task/digits", "--output", "blocked"], "blocked"),
     ],
 )

@@ -153,7 +153,10 @@ def test_every_side_runs_and_learns(name):
     ("wrong", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim= must be a multiple of heads="),
-        ({"lengths": [8, 64]}, "lengths= must be at least 16, twice the projected_length of linformer; got"),
+        (
+            {"lengths": [8, 64]},
+            "lengths= must be at least 16, because each length must be at least twice the projected_length of linformer; got",
+        ),
         ({"lengths": []}, "lengths must be different integers"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep; got 'jemalloc'"),

@@ -53,7 +53,7 @@ class Unshrinking(linformer.Options):
     projected_length: int = by_length("6", lambda g: 6)
 
 
-@breaks("defaults_suit_every_length", "linformer", "the defaults are refused at", options=Unshrinking)
+@breaks("defaults_suit_every_length", "linformer", "the default options are unsupported at", options=Unshrinking)
 class RefusedByDefault(Linformer):
     """Refuses short inputs, for which its default projected length is not shorter."""
 
@@ -67,7 +67,7 @@ class DoubtedByDefault(Linformer):
         return ("many keys",) if options.projected_length > 100 else ()
 
 
-@breaks("card_is_complete", "softmax", "the default options refuse")
+@breaks("card_is_complete", "softmax", "the default options do not support")
 class CausalInName(PlainSoftmax):
     """Claims a causal form that its defaults lack."""
 
@@ -84,7 +84,7 @@ class SwallowsKeywords(PlainSoftmax):
         return self.attend(query, key, value, None)
 
 
-@breaks("output_is_like_the_queries", "softmax", "float64, inputs torch.float32")
+@breaks("output_is_like_the_queries", "softmax", "float64, but the inputs have torch.float32")
 class Widens(PlainSoftmax):
     """Returns float64 for inputs of any dtype."""
 
@@ -100,7 +100,7 @@ class ZeroByZero(Linear):
         return super().attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
 
 
-@breaks("cross_lengths_run_or_are_refused", "linear", "must be refused with UnsupportedError", can={"cross": False})
+@breaks("cross_lengths_run_or_are_refused", "linear", "must raise UnsupportedError", can={"cross": False})
 class SwallowsCross(Linear):
     """Accepts unequal lengths of queries and keys and ignores one of them."""
 
@@ -108,7 +108,12 @@ class SwallowsCross(Linear):
         super().__init__(replace(geometry, queries=geometry.keys), options, implementation)
 
 
-@breaks("cross_lengths_run_or_are_refused", "linear", "output (3, 2, 33, 8), queries (3, 2, 9, 8)", can={"causal": False})
+@breaks(
+    "cross_lengths_run_or_are_refused",
+    "linear",
+    "output has shape (3, 2, 33, 8), but the queries have (3, 2, 9, 8)",
+    can={"causal": False},
+)
 class SquareOnly(Linear):
     """Claims cross attention and returns one output for each key."""
 
@@ -141,7 +146,7 @@ class ResizesInName(Linformer):
         self.geometry = self.geometry_at(length)
 
 
-@breaks("resizing_leads_to_the_new_length", "linear", "is refused")
+@breaks("resizing_leads_to_the_new_length", "linear", "is unsupported")
 class RefusesToGrow(Linear):
     """Claims any length and refuses to be resized."""
 
@@ -149,7 +154,7 @@ class RefusesToGrow(Linear):
         raise UnsupportedError("no")
 
 
-@breaks("other_lengths_run_or_are_refused", "linformer", "must be refused with UnsupportedError")
+@breaks("other_lengths_run_or_are_refused", "linformer", "must raise UnsupportedError")
 class CutsItsMaps(Linformer):
     """Runs at lengths it does not claim, on the first columns of its maps."""
 
@@ -175,11 +180,11 @@ class TakesAnything(Linear):
     def _check_request(self, *request: Any) -> None: ...
 
 
-@breaks("building_draws_what_is_claimed", "reformer", "random_at_build is not claimed", can={"random_at_build": False})
+@breaks("building_draws_what_is_claimed", "reformer", "does not declare random_at_build", can={"random_at_build": False})
 class RandomInSecret(Reformer):
     """Draws its hashes at random, which its card does not claim."""
 
 
-@breaks("building_draws_what_is_claimed", "linear", "the card claims random_at_build", can={"random_at_build": True})
+@breaks("building_draws_what_is_claimed", "linear", "the card declares random_at_build", can={"random_at_build": True})
 class RandomInName(Linear):
     """Claims to draw at random when built, and draws nothing."""

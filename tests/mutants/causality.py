@@ -68,7 +68,7 @@ class TriangleOnProjections(Linformer):
         return softmax_over_valid(query @ key.mT, allowed) @ value
 
 
-@breaks("causal_output_ignores_the_future", "linformer", "must be refused with UnsupportedError, but it ran")
+@breaks("causal_output_ignores_the_future", "linformer", "must raise UnsupportedError, but it ran")
 class SwallowsCausality(Linformer):
     """Accepts a causal geometry and ignores causality."""
 

@@ -21,7 +21,7 @@ def half_cost(geometry: Geometry, options: Any) -> Cost:
     return replace(ORIGINALS["softmax"].cost(geometry, options), flops=2 * geometry.queries * geometry.keys * geometry.inner_dim)
 
 
-@breaks("cost_formula_is_exact", "softmax", "FLOPs, PyTorch counted", cost=half_cost)
+@breaks("cost_formula_is_exact", "softmax", "FLOPs, but PyTorch counts", cost=half_cost)
 class CountsHalf(PlainSoftmax):
     """Counts a multiply-add as one FLOP."""
 
@@ -30,7 +30,7 @@ def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
     return replace(ORIGINALS["linformer"].cost(geometry, options), parameters=0)
 
 
-@breaks("cost_formula_is_exact", "linformer", "the card says 0 parameters", cost=hidden_parameters)
+@breaks("cost_formula_is_exact", "linformer", "the card states 0 parameters", cost=hidden_parameters)
 class HidesParameters(Linformer):
     """Does not count its parameters, which grow with the length."""
 
@@ -40,7 +40,7 @@ def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
     return replace(cost, backward_flops=cost.flops)
 
 
-@breaks("cost_formula_is_exact", "softmax", "FLOPs backward, PyTorch counted", cost=backward_as_forward)
+@breaks("cost_formula_is_exact", "softmax", "backward FLOPs, but PyTorch counts", cost=backward_as_forward)
 class HalvesItsBackward(PlainSoftmax):
     """Counts one of the two gradients of each product in the backward pass."""
 
@@ -72,7 +72,7 @@ def always(geometry: Geometry, options: Any) -> Cost:
     return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=8 * geometry.keys * geometry.inner_dim)
 
 
-@breaks("state_bytes_are_needed_and_enough", "softmax", "of state without causality", cost=always)
+@breaks("state_bytes_are_needed_and_enough", "softmax", "state_bytes must be None if attention is not causal", cost=always)
 class StateWithoutOrder(PlainSoftmax):
     """States a cache without causality, where every token sees all others."""
 

@@ -35,7 +35,7 @@ class ForgetsTheMask(SwallowsKeywords):
     """Accepts a mask and ignores it."""
 
 
-@breaks("padding_has_no_influence", "linear", "must be refused with UnsupportedError, but it ran", can={"key_padding": False})
+@breaks("padding_has_no_influence", "linear", "must raise UnsupportedError, but it ran", can={"key_padding": False})
 class TakesMasks(TakesAnything):
     """Accepts a mask that its card does not claim to honour."""
 

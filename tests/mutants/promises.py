@@ -237,13 +237,19 @@ plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_en
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
 plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
 plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_the_queries: KeyError", looks_up, options=Unchecked)
-plant("LooksUpWhenBuilt", "linear", OPTIONS, "neither built nor refused", members=built(looked_up), options=Unchecked)
+plant("LooksUpWhenBuilt", "linear", OPTIONS, "building must succeed, or raise", members=built(looked_up), options=Unchecked)
 plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
-plant("RefusesEverything", "softmax", SERVED, "sdpa refuses every setting: no", members={"refuses": classmethod(refuses_all)})
+plant(
+    "RefusesEverything",
+    "softmax",
+    SERVED,
+    "sdpa supports no variant of the card: no",
+    members={"refuses": classmethod(refuses_all)},
+)
 plant("StartsAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": anew})
 plant("HalfAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
 plant("FreezesWhenResized", "linformer", RESIZED, "froze own_maps.0.weight", members={"resize_length": frozen})
-plant("NarrowsWhenResized", "linformer", RESIZED, "changed the dtype", members={"resize_length": narrowed})
+plant("NarrowsWhenResized", "linformer", RESIZED, "and eval mode; got", members={"resize_length": narrowed})
 plant("HashesAnewWhenResized", "reformer", RESIZED, "changed rotations", members={"resize_length": hashes_anew})
 plant("BusyAfterAnError", "softmax", ERRORS, "a call is on already", busy)
 plant("ScaledAfterAnError", "performer", ERRORS, "the call after an error", scales_for_a_while)

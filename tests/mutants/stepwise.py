@@ -60,7 +60,7 @@ class StepwiseInName(PlainSoftmax):
         return MemoryState(torch.zeros(batch))
 
 
-@breaks("stepwise_matches_full", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
+@breaks("stepwise_matches_full", "linear", "stepwise (initial_state) is not declared", can={"stepwise": False})
 class StepsInSecret(Linear):
     """Has a state and steps that its card does not claim."""
 
@@ -73,7 +73,7 @@ class StepsUnchecked(Linear):
         return self.advance(query, key, value, state)
 
 
-@breaks("card_is_complete", "linear", "claims stepwise without causal", can={"causal": False})
+@breaks("card_is_complete", "linear", "declares stepwise without causal", can={"causal": False})
 class StepsWithoutOrder(Linear):
     """Claims steps without causality, where every token sees all others."""
 
@@ -147,7 +147,7 @@ class Modest(MemoryState):
         return self.summed.nbytes // 2
 
 
-@breaks("carried_states_stay_as_small_as_stated", "linear", "the state says that it has 288 bytes, its tensors have 576")
+@breaks("carried_states_stay_as_small_as_stated", "linear", "the state says that it has 288 bytes, but its tensors have 576")
 class HalvesItsBytes(Linear):
     """Reports half of the bytes of its state."""
 
@@ -160,7 +160,7 @@ def stateless(geometry: Geometry, options: Any) -> Cost:
     return replace(Linear.card.cost(geometry, options), state_bytes=None)
 
 
-@breaks("carried_states_stay_as_small_as_stated", "linear", "does not state its state_bytes", cost=stateless)
+@breaks("carried_states_stay_as_small_as_stated", "linear", "its cost must state state_bytes", cost=stateless)
 class HidesItsState(Linear):
     """Carries a state that its cost does not state."""
 

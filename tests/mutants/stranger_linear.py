@@ -132,7 +132,7 @@ def without_normaliser(geometry: Geometry, options: Any) -> Cost:
     return replace(ORIGINALS["linear"].cost(geometry, options), state_bytes=state)
 
 
-@breaks("cost_formula_is_exact", "ssd", "PyTorch counted", cost=full_chunks)
+@breaks("cost_formula_is_exact", "ssd", "PyTorch counts", cost=full_chunks)
 class CountsWholeChunks(StateSpaceDuality):
     """States the cost of whole chunks only."""
 
@@ -165,7 +165,7 @@ class ExpectsPaddingBehind(Agent):
 
 
 @breaks(
-    "cost_formula_is_exact", "linear", "PyTorch counted", cost=lambda g, o: ORIGINALS["linear"].cost(replace(g, queries=g.keys), o)
+    "cost_formula_is_exact", "linear", "PyTorch counts", cost=lambda g, o: ORIGINALS["linear"].cost(replace(g, queries=g.keys), o)
 )
 class CountsKeysTwice(Linear):
     """States the cost of as many queries as keys."""

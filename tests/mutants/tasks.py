@@ -90,14 +90,14 @@ class Leaks(Sound):
 LABELS = "labels_fit_the_spec"
 
 
-@breaks(LABELS, "without a training example")
+@breaks(LABELS, "every class must have a training example")
 class LeavesAClassOut(Sound):
     def rows(self, split, seed):
         ids, labels = super().rows(split, seed)
         return ids, labels * (split != "train")
 
 
-@breaks(LABELS, "test has one class alone")
+@breaks(LABELS, "test must have more than one class")
 class TestsOneClass(Sound):
     def rows(self, split, seed):
         ids, labels = super().rows(split, seed)
@@ -118,7 +118,7 @@ plant(
     "OneNumberTooMany",
     Readings,
     LABELS,
-    "3 numbers per label, the spec says 2",
+    "3 numbers per label, but the spec says 2",
     lambda x, y: (x, torch.cat([y, y[:, :1]], dim=1)),
 )
 plant("InfiniteLabels", Readings, LABELS, "labels that are not finite", lambda x, y: (x, put(y, (3, 1), torch.inf)))
@@ -129,7 +129,7 @@ plant(
     "NeverHoldsAClass",
     SeveralAtOnce,
     LABELS,
-    r"in no training label, or in all of them: \[2\]",
+    r"in none, or in all of them: \[2\]",
     lambda x, y: (x, put(y, (..., 2), 0)),
 )
 plant("AsksNothing", RepeatsTokens, LABELS, "an example without a scored position", lambda x, y: (x, put(y, 4, UNASKED)))
@@ -156,7 +156,7 @@ plant("Triples", Couples, INPUTS, "hold 3 sequences, not 2", lambda x, y: (torch
 plant("NotInPairs", Couples, INPUTS, "with 3 axes", members={"rows": Sound.rows})
 
 
-@breaks(INPUTS, "the patches are 4")
+@breaks(INPUTS, "an image has 4 patches")
 class MiscountsPatches(Pictures):
     @property
     def spec(self):
@@ -223,25 +223,25 @@ class SortsByNumber(Readings):
 
 TELLS = "no_shortcut_tells_the_label"
 
-plant("WritesTheLabelFirst", Sound, TELLS, "token at position 0 tells 100.0%", lambda x, y: (put(x, (..., 0), 8 + y), y))
+plant("WritesTheLabelFirst", Sound, TELLS, "token at position 0 predicts 100.0%", lambda x, y: (put(x, (..., 0), 8 + y), y))
 plant(
     "AsksForTheTokenItself",
     RepeatsTokens,
     TELLS,
-    "token at a labelled position tells 100.0%",
+    "token at a labelled position predicts 100.0%",
     lambda x, y: (x, torch.where(y == UNASKED, y, x)),
 )
 plant(
     "WritesTheLabelIntoTheSecond",
     Couples,
     TELLS,
-    "token at position 1 of sequence 2 tells 100.0%",
+    "token at position 1 of sequence 2 predicts 100.0%",
     lambda x, y: (put(x, (..., 1, 1), 8 + y), y),
 )
-plant("CutsByLabel", Sound, TELLS, "the length tells 100.0%", lambda x, y: (put(x, (..., slice(4, None)), (2 * y)[:, None]), y))
+plant("CutsByLabel", Sound, TELLS, "the length predicts 100.0%", lambda x, y: (put(x, (..., slice(4, None)), (2 * y)[:, None]), y))
 
 
-@breaks(TELLS, "token at position -1 tells 100.0%")
+@breaks(TELLS, "token at position -1 predicts 100.0%")
 class WritesTheLabelLast(Sound):
     """Ends with the label, as data do whose column of labels was joined to the text."""
 

@@ -175,8 +175,8 @@ def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"sentence1": "a", "sentence2": "b"}] * 3, "pair_count= must be at most 3, the number of pairs in"),
-        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "the label 0 or 1, and both must occur"),
+        ([{"sentence1": "a", "sentence2": "b"}] * 3, "pair_count= must be at most 3, because"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "the label 0 or 1, and both labels must occur"),
         ([{"sentence1": "a"}] * 8, "lacks sentence2"),
     ],
 )
