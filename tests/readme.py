@@ -341,10 +341,12 @@ def printed(*words: str) -> str:
 def column_tables() -> str:
     """Return every column of a task's tables with its meaning, and those that only CSV and JSON have."""
     (table, *_) = boards_of("quickstart")
-    shown = [(f"`{c.head(table)}`", c.note) for c in COLUMNS.values() if c.text and c.name != "mean"]
+    shown = [(f"`{c.head(table)}`", f"`{c.name}`", c.note) for c in COLUMNS.values() if c.text and c.name != "mean"]
     data = [(f"`{c.name}`", c.note) for c in COLUMNS.values() if not c.text]
-    head = ("column", "meaning")
-    tables = [tabulate(rows, head, tablefmt="github", disable_numparse=True) for rows in (shown, data)]
+    heads = ("column", "in CSV and JSON", "meaning"), ("column", "meaning")
+    tables = [
+        tabulate(rows, head, tablefmt="github", disable_numparse=True) for rows, head in zip((shown, data), heads, strict=True)
+    ]
     return "\n\nCSV and JSON also have:\n\n".join(tables)
 
 

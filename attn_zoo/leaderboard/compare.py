@@ -38,11 +38,11 @@ _LIKE_CONTROL = 0.02
 """A row with a flat training loss is not trained if its validation score differs by at most this from that of the best control.
 Unless the metric is a percentage metric, the difference is divided by the control's score."""
 METHOD = (
-    "the best row is the one with the best mean among those that are better than the best control; if rows reached the criterion "
-    "with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: on their scores or, "
-    "if both reached the criterion with all seeds, on the logarithm of the steps to 90 %. Holm's correction covers all comparisons "
-    "of a task: with the best row, with softmax and with the best control. A difference below one point (1 % if the metric is not "
-    "a percentage) does not count"
+    "the best row is the one with the best mean among those that are better than the best control after the correction; if rows "
+    "reached the criterion with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: "
+    "on their scores or, if both reached the criterion with all seeds, on the logarithm of the steps to 90 %. Holm's correction "
+    "covers all comparisons of a task: with the best row, with softmax and with the best control. A difference below one point "
+    "(1 % if the metric is not a percentage) does not count"
 )
 ORDERS = ("score", *(cost.lower() for cost in COSTS))
 """Orders in which rows can be shown."""

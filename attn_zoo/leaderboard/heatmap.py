@@ -146,7 +146,8 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_caus
 
 
 def _cells(column: Column) -> dict[str, Cell]:
-    """Return the cells of a column by mechanism. Shades are linear between the best control and the best mechanism.
+    """Return the cells of a column by mechanism. Shades are linear between the best control and the best mechanism. A mechanism
+    that is no better than the best control by its verdict has shade 0.
 
     Shades do not begin at chance, because a score up to the best control needs no attention.
     """
@@ -159,7 +160,8 @@ def _cells(column: Column) -> dict[str, Cell]:
             return Cell(row)
         mean = table.sign * row.test.mean
         best = row.verdict == Verdict.BEST if table.judgement.best else mean == max(means, default=math.nan)
-        shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) if shaded else None
+        gained = row.verdict != Verdict.NO_BETTER
+        shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) * gained if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
         return Cell(row, shade, leads, row.label == table.control)
 

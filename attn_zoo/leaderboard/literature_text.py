@@ -97,7 +97,7 @@ def verdict_line(verdict: Verdict, metric: str) -> str:
     ordering = verdict.ordering
     side = "below" if ordering.below else "above"
     gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
-    ours = "no seed in common" if verdict.difference is None else _difference(verdict.difference, metric)
+    ours = "one of the two has no score" if verdict.difference is None else _difference(verdict.difference, metric)
     return (
         f"{', '.join(ordering.gaps)} agree that {ordering.attention} lies {side} {ordering.baseline} ({gaps} points): "
         f"{verdict.word} here ({verdict.attention} against {verdict.baseline}: {ours})"

@@ -5,8 +5,9 @@ Means have Student's t intervals, and differences have the p values of Welch's o
 Runs until a criterion (protocol 3) have two more statistics. The share of seeds that met the criterion has the exact interval of
 Clopper and Pearson (1934). The number of steps to 90 % of the ceiling (the highest possible score) is summarised by the median of
 Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval of this median is that of
-Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. If the survival curve
-falls to 0 at the median, the lower end of the band counts as 0 at that point.
+Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. Two conventions differ from
+R's. If the survival curve falls to 0 at the median, the lower end of the band counts as 0 at that point. If the curve is exactly
+one half between two events, the median is the first of them, not their middle.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from numbers import Real
 from statistics import NormalDist
@@ -280,7 +282,8 @@ def steps_to_90(runs: Sequence[Run]) -> Soon | None:
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Return the Kaplan-Meier median of times until an event, then the lower and the upper end of its interval.
+    """Return the Kaplan-Meier median of times until an event, then the lower and the upper end of its interval. The median is the
+    first time at which at most half of the cases are still without the event.
 
     A median or end that the observations do not determine is None.
 
@@ -289,16 +292,16 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
         censored: times at which the observation of other cases ended without the event.
     """
     ends: dict[str, float | None] = dict.fromkeys(("median", "low", "high"))
-    share, greenwood, z = 1.0, 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    share, greenwood, z = Fraction(1), 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     for time in sorted(set(times)):
         events, watched = times.count(time), sum(other >= time for other in (*times, *censored))
-        share *= 1 - events / watched
+        share *= Fraction(watched - events, watched)  # exact, because the median is where it is one half
         if events < watched:  # at the last event of all, the bands are not defined
             greenwood += events / (watched * (watched - events))
             spread = z * math.sqrt(greenwood) / -math.log(share)
-            lower, upper = share ** math.exp(spread), share ** math.exp(-spread)
+            lower, upper = float(share) ** math.exp(spread), float(share) ** math.exp(-spread)
         else:
-            share, lower, upper = 0.0, 0.0, 1.0
+            lower, upper = 0.0, 1.0
         for name, part in (("median", share), ("low", lower), ("high", upper)):
             if ends[name] is None and part <= 0.5:
                 ends[name] = float(time)

@@ -123,6 +123,13 @@ def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(
         assert best.shade == 1 and all(cell.shade < 1 for cell in scored if cell is not best)
 
 
+def test_a_mean_above_the_best_control_has_no_shade_if_the_verdict_is_that_it_is_no_better():
+    scores = {"softmax": (0.9, 0.91, 0.92), "linear": (0.3, 0.4, 0.35), "uniform": (0.3, 0.31, 0.29)}
+    records = [make_record(name, seed=seed, test=test) for name, row in scores.items() for seed, test in enumerate(row, start=1)]
+    (cell,) = next(line.cells for line in heat_map(tables(records)).lines if line.attention == "linear")
+    assert cell.row.test.mean > 0.34 and cell.row.verdict == "no better than the best control" and cell.shade == 0
+
+
 def test_what_separates_nothing_is_not_shaded_and_says_why(whole):
     unshaded = {column.table.task["name"]: column.unshaded for column in whole.columns if column.unshaded}
     assert set(unshaded) == {"pixels"} and "no better than the best control" in str(unshaded["pixels"])

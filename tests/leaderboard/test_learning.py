@@ -54,6 +54,11 @@ def test_placebo_group_has_an_interval():
     assert median_time(times, []) == (8, 4, 11)
 
 
+def test_the_median_is_where_exactly_half_remain_whatever_rounding_does():
+    """In floating point the product of the shares is 0.5000000000000001 after five of ten."""
+    assert median_time([1350, 1350, 1800, 1850, 1950, 2250], [2250] * 4)[0] == 1950
+
+
 def test_a_row_that_mostly_needs_more_than_the_cap():
     assert str(steps_to_90([run("criterion", 150, 300), run("cap", None), run("cap", None)])) == "> 2,400"
     assert str(steps_to_90([run("cap", None)] * 3)) == "> 2,400"
