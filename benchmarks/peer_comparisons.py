@@ -248,7 +248,7 @@ def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, 
     Args:
         name: name of the comparison, or ``BASELINE`` for softmax attention.
         side: ``OURS`` or the name of a peer; for the baseline, ``full`` or ``causal``.
-        row: row of our layer; None for the baseline.
+        row: mechanism, options and implementation of our layer; None for the baseline.
     """
     if row is None:
         return build_layer(Subject("softmax", {}, "sdpa", causal=side == "causal"), dim, heads, length)
@@ -281,10 +281,10 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
 def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
     """Return the FLOPs of the arithmetic floor of our layer for one sequence, by direction (``forward``, ``training``).
 
-    The floor counts the card's matrix products and the projections around them (``layer_cost``). If the card recomputes products in
-    the backward pass, at most two are counted for each forward product, one for the gradient of each factor. Softmax, biases and
-    memory traffic are free. The floor in seconds is these FLOPs at the rate of one large fp32 matrix product, so no fp32 code that
-    computes the products is faster.
+    The floor counts the matrix products that the card states, and the projections around them (``layer_cost``). In the backward
+    pass, at most two products are counted for each forward product, one for the gradient of each factor, so products that are
+    computed again do not count. Softmax, biases and memory traffic are free. The floor in seconds is these FLOPs at the rate of one
+    large fp32 matrix product, so no fp32 code that computes the products is faster.
     """
     with torch.device("meta"):
         layer = build_side(name, OURS, dim, heads, row, length)

@@ -32,8 +32,8 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
 
     Raises:
-        UnsupportedError: the output is not A V for these queries and keys, because it is not linear in the values, or because
-            channels or heads are mixed or weighted separately. The message states which.
+        UnsupportedError: the output is not A V for these queries and keys, because it is not linear in the values, because
+            heads or channels are mixed, or because the channels of a head have different weights.
     """
     inputs = inputs.double()
     matrix = _probe(mechanism, inputs)

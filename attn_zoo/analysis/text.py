@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Return Python's language reference, a text that comes with Python, and a description of this text.
+    """Return two texts: Python's language reference, which comes with Python, and a description of it.
 
     Raises:
         FileNotFoundError: this Python comes without that text.

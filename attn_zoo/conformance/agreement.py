@@ -23,8 +23,8 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
 ULPS, MANY_ULPS = 8, 16
-"""Numbers of roundings of the largest number by which an error may exceed ``TWICE`` times the error of ``eager``: the first at a
-few fixed sizes, the second at the sizes that are drawn at random."""
+"""An error may exceed ``TWICE`` times the error of ``eager`` by this many roundings of the largest number: the first at a few fixed
+sizes, the second at the sizes that are drawn at random."""
 
 SLOW = 20.0
 """CPU seconds that a definition may take in one check. If the check is brief (``Subject.brief``), a sixth of them."""

@@ -39,8 +39,8 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         length: maximum length of a passage in tokens. The model must have at least as many positions.
 
     Raises:
-        ValueError: the model does not read text, is causal, has cross-attention, or has fewer positions.
-        OSError: transformers cannot load it.
+        ValueError: the model does not read text, is causal, has cross-attention, or has fewer than ``length`` positions.
+        OSError: transformers cannot load the model.
         UnsupportedError: an optional package is missing; the message names the extra.
     """
     if model.startswith(("timm/", "task/")):
