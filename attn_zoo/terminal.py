@@ -157,7 +157,9 @@ def _wrapped(line: str, width: int) -> str:
         return line
     start = re.match(r"\s*(?:- |\* |\S+ {2,})?", line)
     indent = " " * (len(start[0]) if start and len(start[0]) < width // 2 else 0)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    text = line.lstrip()
+    own = line.removesuffix(text)  # textwrap drops it before a word that is too long
+    return textwrap.fill(text, width, initial_indent=own, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _longest(cells: Sequence[Sequence[str]], at: int) -> int:
