@@ -88,7 +88,7 @@ def test_every_start_is_right_to_first_order_in_the_scores():
         assert torch.allclose(rows @ rows.T, K / N * torch.eye(K, dtype=torch.float64), atol=1e-9), how
         assert torch.allclose(rows.sum(dim=1), torch.ones(K, dtype=torch.float64), atol=0.02), how
     assert torch.allclose(initial_rows(moment, K, Start.stretches).sum(dim=1), torch.ones(K, dtype=torch.float64))
-    with pytest.raises(ValueError, match="got 'random', which the mechanism draws itself"):
+    with pytest.raises(ValueError, match="must not be 'random', because the mechanism itself draws"):
         initial_rows(moment, K, Start.random)
 
 
