@@ -196,8 +196,9 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
     younger = [name for name in fields if name in data]
     if schema == 4:
         younger += [f"environment.{name}" for name in _YOUNGER if name in environment]
-        if str(environment.get("started"))[:10] > _LAST_DAY:
-            younger.append(f"a run that started on {str(environment['started'])[:10]}")
+        day = str(environment["started"])[:10] if "started" in environment else "an unknown day"
+        if day > _LAST_DAY:
+            younger.append(f"a run that started on {day}")
     if younger:
         until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
         raise EditedError(

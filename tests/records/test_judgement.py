@@ -230,3 +230,6 @@ def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
     assert Store(tmp_path).load() == ([make_record()], [])
     path.write_text(json.dumps({**data, "schema": 4, "digest": digest}), encoding="utf-8")
     assert "and cannot have digest" in Store(tmp_path).load()[1][0].reason
+    del data["environment"]["started"]
+    path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
+    assert "cannot have a run that started on an unknown day" in Store(tmp_path).load()[1][0].reason
