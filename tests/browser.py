@@ -148,3 +148,9 @@ def browser(binary: str, profile: Path) -> Iterator[Page]:
             process.kill()
             process.wait()
         os.close(our_in)
+
+
+def ready(page: Page) -> None:
+    """Wait until the tables of a page of results are built and the plot, which moves what is below it, is loaded."""
+    done = "document.body.dataset.ready && [...document.images].every(img => img.complete)"
+    page.evaluate(f"new Promise(done => {{ const look = () => {done} ? done() : setTimeout(look, 10); look(); }})")

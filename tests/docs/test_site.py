@@ -15,7 +15,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import polars as pl
 import pytest
-from browser import Page, browser, installed
+from browser import Page, browser, installed, ready
 from page_blocks import blocks
 from patience import HANG
 from shown_commands import wrong_command
@@ -86,6 +86,8 @@ def test_a_page_is_read_without_a_network_in_every_window(window, site, name):
     for width, scheme in ((1280, "light"), (400, "light"), (1280, "dark"), (400, "dark")):
         window.size(width, 900, scheme=scheme)
         window.open(site / f"{name}.html")
+        if name == "results":
+            ready(window)
         assert window.evaluate("document.documentElement.scrollWidth") <= width, f"{width} pixels wide"
         assert window.evaluate("[...document.images].every(img => img.complete && img.naturalWidth > 0)"), "a picture is missing"
         backgrounds.add((scheme, window.evaluate("getComputedStyle(document.body).backgroundColor")))
@@ -131,6 +133,8 @@ AXE = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.vi
 def test_axe_finds_nothing_serious(window, site, axe, name, scheme):
     window.size(1280, 900, scheme=scheme)
     window.open(site / f"{name}.html")
+    if name == "results":
+        ready(window)
     window.evaluate(axe + "; undefined")
     assert window.evaluate(AXE) == []
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from browser import Page, browser, installed
+from browser import Page, browser, installed, ready
 from make import make_record
 
 from attn_zoo.leaderboard import tables
@@ -18,12 +18,6 @@ from attn_zoo.records import Store
 
 HOSTILE = '</td><script>window.owned = true</script><img src="https://example.invalid/x" onerror="window.owned = true">'
 COUNT = "document.querySelector('#tools output').textContent"
-
-
-def ready(page: Page) -> None:
-    """Wait until the tables are built and the plot, which moves what is below it, is loaded."""
-    done = "document.body.dataset.ready && [...document.images].every(img => img.complete)"
-    page.evaluate(f"new Promise(done => {{ const look = () => {done} ? done() : setTimeout(look, 10); look(); }})")
 
 
 @pytest.fixture(scope="module")
