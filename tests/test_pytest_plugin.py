@@ -45,11 +45,16 @@ class Broken(Attention):
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    """Register everything first: pytester forgets what is imported within, and a module that is imported again registers again."""
+    registry.load_plugins()
+
+
 @pytest.fixture
 def zoo(pytester, monkeypatch):
     """Return a function that runs pytest here in an empty folder; the plugin is loaded by name, as is possible if installed."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    registry.load_plugins()
     known = dict(registry._ATTENTIONS)
 
     def run(*words: str) -> pytest.RunResult:
