@@ -343,9 +343,9 @@ def column_tables() -> str:
     (table, *_) = boards_of("quickstart")
     shown = [(f"`{c.head(table)}`", f"`{c.name}`", c.note) for c in COLUMNS.values() if c.text and c.name != "mean"]
     data = [(f"`{c.name}`", c.note) for c in COLUMNS.values() if not c.text]
-    heads = ("column", "in CSV and JSON", "meaning"), ("column", "meaning")
     tables = [
-        tabulate(rows, head, tablefmt="github", disable_numparse=True) for rows, head in zip((shown, data), heads, strict=True)
+        tabulate(shown, ("column", "in CSV and JSON", "meaning"), tablefmt="github", disable_numparse=True),
+        tabulate(data, ("column", "meaning"), tablefmt="github", disable_numparse=True),
     ]
     return "\n\nCSV and JSON also have:\n\n".join(tables)
 

@@ -94,7 +94,7 @@ class Session:
         least, most, left = self.grid.fewest_rounds * once, rounds * once, self.left()
         counts = f"{least:,.0f} s for {self.grid.fewest_rounds} round{'s' * (self.grid.fewest_rounds > 1)}"
         counts += f" and {most:,.0f} s for {rounds}" if rounds > self.grid.fewest_rounds else ""
-        gone = "the shortest lengths" if "lengths" in self.grid.named else "the slowest cells"
+        gone = "the shortest lengths" if "lengths" in self.grid.named else "the slowest measurements"
         short = f"this is too little, so {gone} will be left out. Give more time with seconds="
         said = "that should suffice" if most <= left else "fewer rounds will be taken" if least <= left else short
         return f"{len(cells)} measurements need at least {counts}, and {left:,.0f} s are given: {said}"
@@ -208,7 +208,7 @@ class Session:
         return self._no_time(step, needed) if step and needed > left else None
 
     def _stop_slowest(self, cells: Sequence[Cell]) -> None:
-        """Leave out the slowest cells until the rounds of the others fit into the remaining time."""
+        """Leave out the slowest measurements until the rounds of the others fit into the remaining time."""
         last = self.grid.fewest_rounds - 1
         lacking = [cell for cell in cells if any(self._is_open(cell, probe, last) for probe in self.grid.each(cell)[:1])]
         going = sorted(lacking, key=lambda cell: self._steps.get(cell, 0.0))

@@ -135,7 +135,7 @@ def test_named_lengths_are_measured_from_the_longest_on_where_time_is_limited(sc
     [
         (1e4, (), "18 measurements need at least 11 s for 6 rounds and 13 s for 7, and 10,000 s are given: that should suffice"),
         (12.0, (), "fewer rounds will be taken"),
-        (1.0, (), "too little, so the slowest cells will be left out. Give more time with seconds="),
+        (1.0, (), "too little, so the slowest measurements will be left out. Give more time with seconds="),
         (1.0, ("lengths",), "too little, so the shortest lengths will be left out"),
     ],
 )

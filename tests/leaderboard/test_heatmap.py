@@ -127,7 +127,8 @@ def test_a_mean_above_the_best_control_has_no_shade_if_the_verdict_is_that_it_is
     scores = {"softmax": (0.9, 0.91, 0.92), "linear": (0.3, 0.4, 0.35), "uniform": (0.3, 0.31, 0.29)}
     records = [make_record(name, seed=seed, test=test) for name, row in scores.items() for seed, test in enumerate(row, start=1)]
     (cell,) = next(line.cells for line in heat_map(tables(records)).lines if line.attention == "linear")
-    assert cell.row.test.mean > 0.34 and cell.row.verdict == "no better than the best control" and cell.shade == 0
+    assert cell.row and cell.row.test and cell.row.test.mean > 0.34
+    assert cell.row.verdict == "no better than the best control" and cell.shade == 0
 
 
 def test_what_separates_nothing_is_not_shaded_and_says_why(whole):
