@@ -111,8 +111,8 @@ class FlipFlop(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
-        Validation examples are drawn like training examples."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
+        when the run stops. Validation examples are drawn like training examples."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

@@ -170,8 +170,8 @@ class Mqar(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
-        Validation examples have as many pairs as training examples; test examples can have more pairs."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
+        when the run stops. Validation examples have as many pairs as training examples; test examples can have more pairs."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 

@@ -126,8 +126,8 @@ class StateWords(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
-        Validation examples are as long as training examples; test examples can be longer."""
+        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
+        when the run stops. Validation examples are as long as training examples; test examples can be longer."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:

@@ -63,10 +63,10 @@ def regime() -> str:
             "the mechanism, which computed something different."
         )
     if late := late_learners():
-        learned = [f"{' and '.join(names)} learn{'' if names[1:] else 's'} {task}" for task, names in late.items()]
+        learned = [f"{' and '.join(names)} {'do' if names[1:] else 'does'} so on {task}" for task, names in late.items()]
         told += (
-            " A white cell can hide a mechanism that learns the task with every seed if it is [trained for more steps]"
-            f"(docs/explanation/profile.md#trained-until-a-criterion): {'; '.join(learned)}."
+            " A mechanism with a white cell may still learn the task with every seed if it is [trained for more steps]"
+            f"(docs/explanation/profile.md#trained-until-a-criterion). {'; '.join(learned)}."
         )
     return told
 

@@ -78,7 +78,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
             )
         name = _COSTS[cost.lower()]
         if name in found:
-            raise ValueError(f"--equal must give each cost once; got two budgets of {cost}. Leave one of them out")
+            raise ValueError(f"--equal must give at most one budget per cost; got two for {cost}. Leave one of them out")
         found[name] = value
     return found
 

@@ -102,8 +102,8 @@ def exit_status(records: Sequence[RunRecord | None]) -> int:
 
 
 def run_help(words: Sequence[str] = ()) -> str:
-    """Return the help text of ``attn-zoo run``: how mechanisms with options are written, the config groups, and every key. Defaults
-    are those of a run that the words ask for.
+    """Return the help text of ``attn-zoo run``: how mechanisms with options are written, the config groups, and every key. The
+    defaults are those of the run that ``words``, the words of the command line, describe.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a word is wrong.

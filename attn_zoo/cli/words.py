@@ -134,8 +134,8 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
         raise UnknownNameError("setting of a run", top, known)
     if re.match(r"hydra\.(launcher|sweeper)", word.key):
         raise ValueError(
-            f"{written!a} must be left out, because runs do not use launchers and sweepers of Hydra. Write launch=NAME, "
-            "launcher.KEY= or tuning.KEY="
+            f"{written!a} must be left out, because runs do not use Hydra's launchers and sweepers. Write launch=NAME or "
+            "launcher.KEY=VALUE for the launcher of attn-zoo, and tuning.KEY=VALUE for its search"
         )
     if word.key in _PARTS and not isinstance(word.value, dict):
         raise ValueError(

@@ -61,7 +61,7 @@ def single_precision_is_close(subject: Subject) -> str:
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
     """Extreme inputs give finite outputs and gradients: inputs 30 times as large as usual, all zeros, zeros in some tokens, and
-    equal tokens. They are tested in float32, or in the only dtype in which the kernels multiply."""
+    equal tokens. The inputs are in float32 or, if the kernels multiply matrices in one dtype only, in that dtype."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
         request = subject.draw_padded(module).cast(subject.single)

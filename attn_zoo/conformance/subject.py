@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def single(self) -> torch.dtype:
-        """Dtype for single precision: float32, or the only dtype in which this implementation multiplies."""
+        """Dtype for single precision: float32 or, if this implementation multiplies matrices in one dtype only, that dtype."""
         return FLA_DTYPE if self.implementation == "fla" else torch.float32
 
     @property

@@ -314,10 +314,11 @@ class Task(ABC):
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, their score decides when it stops.
+        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
+        when the run stops.
 
-        The default is ``validation``. A task overrides this property if its test examples differ in kind, such as longer ones. The
-        name then describes the validation examples.
+        The default is ``validation``. A task overrides this property if its test examples differ in kind from the validation
+        examples, for example because the test examples are longer. The name then describes the validation examples.
         """
         return "validation"
 

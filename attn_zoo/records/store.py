@@ -254,7 +254,8 @@ class Store:
     def is_over(self, checkpoint: Path) -> bool:
         """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        A checkpoint that is newer than every record of its run is still needed, because another search does the same run again.
+        If a checkpoint is newer than every final record of its run, the run was started again, for example by another search. The
+        checkpoint is then still needed, so the result is False.
 
         Args:
             checkpoint: path of the checkpoint.

@@ -1,5 +1,5 @@
-"""Initialisation of the matrices E and F of a student: from second moments of the teacher's keys, by means over segments, or at
-random.
+"""Initialisation of the matrices E and F of a student: from second moments of the teacher's keys, as averages over segments, or
+at random.
 """
 
 from __future__ import annotations

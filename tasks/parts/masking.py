@@ -53,8 +53,8 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for each token, the position in its row of the first token of its word. ``words`` has the number of the word of each
-    token; adjacent tokens with equal numbers are one word."""
+    """Return, for each token, the position in the row at which the word of this token begins. ``words`` has, for each token, the
+    number of its word; adjacent tokens with equal numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

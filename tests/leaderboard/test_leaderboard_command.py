@@ -71,7 +71,7 @@ def test_what_is_no_budget_is_refused(word):
 
 def test_a_cost_named_twice_is_refused(folder, capsys):
     assert main(["leaderboard", "--records", str(folder), "--equal", "time=1", "--equal", "time=2"]) == 2
-    assert "must give each cost once" in capsys.readouterr().err
+    assert "must give at most one budget per cost" in capsys.readouterr().err
 
 
 def test_budgets_and_seeds_can_be_asked_for(folder, capsys):

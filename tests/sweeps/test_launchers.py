@@ -263,7 +263,7 @@ def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
 )
 def test_launchers_and_sweepers_of_hydra_are_refused_with_the_keys_to_write(words, tmp_path, capsys):
     assert zoo("run", *words, folder=tmp_path) == 2
-    assert "Write launch=NAME, launcher.KEY= or tuning.KEY=" in capsys.readouterr().err
+    assert "Write launch=NAME or launcher.KEY=VALUE for the launcher of attn-zoo, and tuning.KEY=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

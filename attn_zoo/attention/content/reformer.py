@@ -98,13 +98,13 @@ class Reformer(RedrawnAttention[Options]):
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
     Differs: each bucket starts a new chunk, and a chunk sees the chunk before it only if both belong to the same bucket. By Eq. 6
         alone, the chunk before may belong to another bucket, so later or padded positions would change which pairs are compared. If
-        attention is bidirectional, the first chunk of a bucket also sees the last one, so every position is seen. Padding is left
-        out. If there are more than 16 buckets, the number of a bucket combines several cross-polytope hashes with at most 16
-        buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By default a bucket holds two chunks on
-        average; in the paper it holds half a chunk. If N rounds find a key, the key counts in the first of them only. In the paper
-        it counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so evaluation is deterministic. They are
-        drawn again in training only, and only with ``redraw``. Scores are divided by √d as in Eq. 1; the code of transformers does
-        not divide them.
+        attention is bidirectional, the first chunk of a bucket also sees the last one, so no chunk is seen by fewer chunks than
+        others of its bucket. Padding is left out. If there are more than 16 buckets, the number of a bucket combines several
+        cross-polytope hashes with at most 16 buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By
+        default a bucket holds two chunks on average; in the paper it holds half a chunk. If N rounds find a key, the key counts in
+        the first of them only. In the paper it counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so
+        evaluation is deterministic. They are drawn again in training only, and only with ``redraw``. Scores are divided by √d as in
+        Eq. 1; the code of transformers does not divide them.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -11,10 +11,12 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Return the cost of a synthesizer: the cost ``scores`` of its scores, plus the cost of the weighted sums of values. These sums
-    take queries × keys × head_dim multiply-adds per head. If ``constant`` is set, the scores get no gradient.
+    """Return the cost of a synthesizer: the cost of computing its scores, plus the cost of the weighted sums of values. These sums
+    take queries × keys × head_dim multiply-adds per head. The state holds the values.
 
-    The state holds the values.
+    Args:
+        scores: cost of computing the scores.
+        constant: True if the scores get no gradient.
     """
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner

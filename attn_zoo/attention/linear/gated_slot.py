@@ -76,7 +76,7 @@ class GatedSlot(NormalisedMemory[Options]):
         gate is at least exp(-3.75) per step, a limit reached for logits below -3.75 τ. The paper's form is causal. If attention is
         bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no
         slot forgets at them.
-    Nature: A query reads the slots with softmax weights, so few slots can decide an output. In linear attention, a query reads
+    Nature: A query reads the slots with softmax weights, so a few slots can decide an output. In linear attention, a query reads
         without a softmax.
     """
 

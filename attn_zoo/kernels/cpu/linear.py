@@ -1,7 +1,8 @@
 """Averages of values with the weights φ(q)·φ(k), over all keys or over the past. They use the sums of φ(k) vᵀ and of φ(k).
 
-With m features φ per head, the sums have m × d and m numbers. Backward passes are written by hand. They compute features, weights
-within chunks and sums before chunks again, block by block, so only the outputs and the sums before each block are saved.
+With m features φ per head, the sums have m × d and m numbers. Backward passes are written by hand. They recompute the features,
+the weights within chunks and the sums before chunks, one block of chunks at a time. So only the outputs and the sums before each
+block are saved.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Saved for the backward pass: Q, K and V. If keys do not fit on the chip (see ``t
     saved, too. The projection saves the tokens only for the gradient of E, and E only for the gradient of the tokens. Weights are
     never stored.
 Numerics: matrix products multiply in the dtype of the inputs and sum in float32. The softmax is in float32. float32 inputs are
-    multiplied as three tf32 products, or as one if PyTorch's own products are allowed to (``torch.backends.cuda.matmul``). Results
+    multiplied as three tf32 products, or as one if PyTorch's own products may use tf32 (``torch.backends.cuda.matmul``). Results
     are the same on every run. Their last bits depend on the number of multiprocessors, because sums are split between them.
 Limits: head_dim is at most 128. There is no causal form, because E mixes all positions. The only attention mask is ``key_valid``.
     There are no second derivatives.
