@@ -13,7 +13,7 @@ from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
-from attn_zoo.leaderboard.metrics import written
+from attn_zoo.leaderboard.metrics import score, written
 from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.records import RunRecord
 from attn_zoo.registry import attentions, card
@@ -109,6 +109,25 @@ def learned() -> str:
             group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
         lines.append((_titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+
+
+def repeated() -> str:
+    """Return how many of the cells that were trained again agree with the printed ones, then both side by side."""
+    printed = {(_titled(table), row.label): (row, table) for table in boards_of("profile3") for row in table.rows}
+    lines, agree = [], 0
+    for table in boards_of("profile3_again"):
+        for row in table.rows:
+            first, of = printed[_titled(table), row.label]
+            assert row.learned and first.learned and not set(row.seeds) & set(first.seeds)
+            agree += first.learned.low <= row.learned.order <= first.learned.high
+            again = f"{row.learned.count} of {row.learned.of}"
+            lines.append((_titled(table), f"`{row.label}`", str(first.learned), again, score(first, of), score(row, table)))
+    said = (
+        f"**In {agree} of {len(lines)} cells, the share of the new seeds that learned the task is within the 95 % interval of the "
+        "first seeds.**"
+    )
+    head = ("task", "mechanism", "learned", "learned again", "score (%)", "score again (%)")
+    return f"{said}\n\n{tabulate(lines, head, tablefmt='github', disable_numparse=True)}"
 
 
 def searched() -> str:

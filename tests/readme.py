@@ -32,7 +32,7 @@ from linformer_tables import (
     table2_pretrained,
     table2_published,
 )
-from profile_tables import choice, learned, regime, searched, trust, uses
+from profile_tables import choice, learned, regime, repeated, searched, trust, uses
 from tabulate import tabulate
 
 from attn_zoo import reference
@@ -92,7 +92,7 @@ PAGES = {
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
-    ROOT / "docs" / "explanation" / "profile.md": ("learned", "criterion", "searched", "anchors", "separation"),
+    ROOT / "docs" / "explanation" / "profile.md": ("learned", "criterion", "repeated", "searched", "anchors", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
@@ -165,6 +165,7 @@ def tables() -> dict[str, str]:
         "half_hour": equal_times("equal_time_half_hour", (5, 15, 30)),
         "criterion": leaderboard(ROOT / "results" / "profile3", format="github", overview=True),
         "learned": learned(),
+        "repeated": repeated(),
         "searched": searched(),
         "separation": separation("profile"),
         "left": separation("profile_left"),

@@ -20,7 +20,7 @@ from attn_zoo.contract.length_maps import with_identity
 
 VARIANTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "agent": {"three": {"agents": 3}},
-    "linformer": {"narrow": {"projected_length": 3}},
+    "linformer": {"narrow": {"projected_length": 3}, "random": {"projection": "random"}},
     "linear": {"relu": {"feature_map": "relu"}},
     "local": {"neighbours": {"block": 4, "neighbours": 2}},
     "performer": card_of("performer").variants,
@@ -30,8 +30,8 @@ VARIANTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """Variants of the originals that are attentions of the zoo with fewer variants than there."""
 
-TILED = ("performer", "reformer")
-"""Originals that keep their tiles, because their cards count the backward passes of these."""
+TILED = ("gated_linear", "longformer", "performer", "reformer", "transformer_xl")
+"""Originals that keep their tiles, because their cards count the FLOPs of these."""
 
 ORIGINALS: dict[str, AttentionCard] = {
     **{name: card_of(name) for name in ("uniform", "length_compression", "indexer", "moba")},
