@@ -114,18 +114,20 @@ def learned() -> str:
 def repeated() -> str:
     """Return how many of the cells that were trained again agree with the printed ones, then both side by side."""
     printed = {(_titled(table), row.label): (row, table) for table in boards_of("profile3") for row in table.rows}
-    lines, agree = [], 0
+    lines, agree, fewer = [], 0, []
     for table in boards_of("profile3_again"):
         for row in table.rows:
             first, of = printed[_titled(table), row.label]
             assert row.learned and first.learned and not set(row.seeds) & set(first.seeds)
             agree += first.learned.low <= row.learned.order <= first.learned.high
             again = f"{row.learned.count} of {row.learned.of}"
+            fewer += [f"{again} for `{row.label}` on {_titled(table)}"] if row.learned.order < first.learned.order else []
             lines.append((_titled(table), f"`{row.label}`", str(first.learned), again, score(first, of), score(row, table)))
     said = (
         f"**In {agree} of {len(lines)} cells, the share of the new seeds that learned the task is within the 95 % interval of the "
         "first seeds.**"
     )
+    said += f" A smaller share of the new seeds learned the task: {', '.join(fewer)}." if fewer else ""
     head = ("task", "mechanism", "learned", "learned again", "score (%)", "score again (%)")
     return f"{said}\n\n{tabulate(lines, head, tablefmt='github', disable_numparse=True)}"
 
