@@ -76,8 +76,8 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         **facts: the other fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is in use or not an identifier. Or a field of the card is missing, unknown or of the wrong type, an
-            implementation is unknown, or a method is missing that the card declares.
+        ValueError: the name is in use or not an identifier. It is also raised if a field of the card is missing, unknown or of the
+            wrong type, if an implementation is unknown, or if a method that the card declares is missing.
     """
 
     def decorate(cls: A) -> A:

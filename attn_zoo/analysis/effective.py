@@ -25,8 +25,8 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
     """Return the matrix A with Y = A V in float64, where V are the values and Y is the output of the mechanism. Columns of padded
     keys are zero.
 
-    A holds for the parameters and random draws that the mechanism has now. Some mechanisms have additional inputs (streams), and
-    some of these are initialised as copies of the values. Such a stream counts as V, so A includes its influence.
+    A holds for the parameters and random draws that the mechanism has now. Some mechanisms have additional inputs (streams). A
+    newly built layer computes some streams as copies of the values. Such a stream counts as V, so A includes its influence.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.

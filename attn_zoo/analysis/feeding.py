@@ -48,8 +48,8 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
     """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism.
 
     Queries or keys that the mechanism does not read are left out. A mechanism that requires the queries and keys to be the same
-    tensor gets the queries for both. A layer initialises the projection of an additional input (stream) as a copy of the projection
-    of the queries, keys or values. Here the stream is therefore the queries, keys or values themselves.
+    tensor gets the queries for both. A newly built layer computes an additional input (stream) of the mechanism as a copy of the
+    queries, keys or values. Here, too, the stream is that tensor.
 
     Raises:
         UnsupportedError: the mechanism lacks a capability that the inputs need.

@@ -1,5 +1,5 @@
 """Functions that load a model by name, from attn-zoo and its runs, from timm or from Hugging Face. They also load real inputs for
-it."""
+the model."""
 
 from __future__ import annotations
 

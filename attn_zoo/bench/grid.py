@@ -133,8 +133,8 @@ class Grid:
         without this work and predicts the times at longer lengths."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return those of the ``cells`` (cases to measure) of a group that the rounds of this group measure. By default, cells with
-        a failure before the rounds are left out.
+        """Return the ``cells`` (cases to measure) of a group that are measured in rounds. By default, cells that failed before the
+        rounds are left out.
 
         Args:
             cells: all cells of the group.

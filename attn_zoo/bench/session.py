@@ -244,8 +244,8 @@ class Session:
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
     """Return the expected seconds of one step of a cell (one case to measure).
 
-    They are extrapolated from the seconds of the same layer at the two longest lengths that are shorter. The extrapolation is a
-    power law with an exponent from 1 to 2. If no shorter length was measured, the result is 0.
+    They are extrapolated from the seconds of the same layer at the two longest lengths below the length of the cell. The
+    extrapolation is a power law with an exponent from 1 to 2. If no shorter length was measured, the result is 0.
 
     Args:
         steps: measured seconds of a step, by cell.

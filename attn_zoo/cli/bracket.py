@@ -45,7 +45,7 @@ class Result(NamedTuple):
     succeeded: bool = False
     """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf
-    """Number of steps until the score was 90 % of the ceiling; infinite if the score was never so high."""
+    """Number of steps until the score was 90 % of the ceiling; infinite if the score never reached 90 %."""
 
 
 Results = Mapping[Trial, Result]

@@ -168,7 +168,7 @@ def rerun(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
     The command of the run is executed in a subprocess, which writes the new record into the folder ``into``.
 
     Args:
-        within: largest difference of the test scores that counts as none; 0 compares all scores bit by bit.
+        within: largest difference of the test scores that is not counted as a difference; 0 compares all scores bit by bit.
     """
     words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
     threads = str(record.environment.get("threads") or "")

@@ -26,9 +26,10 @@ _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if sys.p
 def supervised(command: Callable[[], int]) -> int:
     """Run a command in a child process and return its exit status. If the child process dies, a new one continues the command.
 
-    What the new process does depends on when the last one died. If a plugin was being imported, this plugin is left out. If a run
-    was being executed, the run is tried again, and after two deaths it is recorded as failed. Other runs that this command has
-    recorded, even as failed, are not repeated. A death at any other time ends the command with a status other than 0.
+    What the new process does depends on what the previous process was doing when it died. If a plugin was being imported, this
+    plugin is left out. If a run was being executed, the run is tried again, and after two deaths it is recorded as failed. Other
+    runs that this command has recorded, even as failed, are not repeated. A death at any other time ends the command with a status
+    other than 0.
 
     The command runs in the present process if there is no ``fork``. The same holds if the process has threads or has imported
     PyTorch, because it must not be forked then.

@@ -16,8 +16,8 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention
 
 ROWS = 2**21
-"""Largest number of query-key pairs per head in one call. Each cut (first changed position) needs an example of its own, so many
-cuts are divided among several calls."""
+"""Largest number of query-key pairs per head in one call. Each cut (first changed position) needs an example of its own, so a large
+number of cuts is divided among several calls."""
 
 PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
 """Length of a sequence, and lengths of its prefixes, which end inside blocks and at borders of blocks. All lie between 64 and 128,

@@ -270,7 +270,7 @@ def exponent(sizes: Sequence[int], ratio: int) -> float:
 
     Args:
         sizes: three sizes, such as numbers of FLOPs.
-        ratio: each length divided by the one before.
+        ratio: each length divided by the next smaller length.
     """
     first, second, third = sizes
     if third <= second:

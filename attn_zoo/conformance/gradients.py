@@ -35,7 +35,7 @@ is needed because finite differences divide the rounding error of this sum by a 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
     """Each valid position of each input and additional input (stream) gets a gradient. An input without a gradient also passes if a
-    stream that is initialised as a copy of this input gets one. This also holds if the numbers of queries and keys differ."""
+    stream that equals this input in a newly built layer gets one. This also holds if the numbers of queries and keys differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)

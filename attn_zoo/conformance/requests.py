@@ -117,7 +117,7 @@ def draw(
     Args:
         queries, keys: numbers of queries and keys; those of the module's geometry by default.
         unread: True to draw also the inputs that the card does not list as read, which are None by default.
-        tied: True to make each stream equal to the input that it is initialised from, instead of drawing it.
+        tied: True to make each stream equal to the queries, keys or values, as in a newly built layer, instead of drawing it.
     """
     card, geometry = module.card, module.geometry
     lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}

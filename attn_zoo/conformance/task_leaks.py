@@ -67,8 +67,8 @@ def no_shortcut_tells_the_label(task: Task) -> str:
 
     A simple guesser is tried at each position. From the train split, it learns the most frequent class for each token there. If
     labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example instead
-    of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of always
-    guessing the most frequent class.
+    of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth as many errors as a
+    guesser that always gives the most frequent class.
     """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":

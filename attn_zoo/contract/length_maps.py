@@ -220,7 +220,8 @@ def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
 
 
 def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:
-    """Return the rows of weights resampled to ``length`` positions: interpolated linearly if there are more, averaged if fewer.
+    """Return the rows of weights resampled to ``length`` positions: interpolated linearly if ``length`` is larger than before,
+    averaged if it is smaller.
 
     The weights are then multiplied by the old length over the new, so each row keeps its sum. A slowly varying sequence is
     therefore mapped to the same values as before.

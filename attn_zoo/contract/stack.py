@@ -55,9 +55,9 @@ class StackedAttention(Attention[OptionsT]):
         """Raise an error if this layer cannot be called yet.
 
         Raises:
-            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. Or the maps
-                that layers share were resized by another layer, and this layer was not resized. The message names the function to
-                call.
+            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. It is also raised
+                if another layer resized the maps that layers share, and this layer was not resized. The message names the function
+                to call.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(

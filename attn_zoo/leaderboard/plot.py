@@ -83,8 +83,8 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
     Existing files are replaced. The paths of the files are returned.
 
     Args:
-        layers: measured costs of one layer, which are drawn in a further plot. For each task, it has a panel with the FLOPs of the
-            mechanisms at 4,096 tokens, and one panel per cost of ``layers``.
+        layers: measured costs of one layer, which are drawn in a further plot. For each task, this plot has a panel with the FLOPs
+            of the mechanisms at 4,096 tokens, and one panel per cost of ``layers``.
 
     Raises:
         ValueError: there is nothing to draw.

@@ -202,7 +202,7 @@ class Row:
     """True if the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
     """FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens. None if the mechanisms do not
-    support so many tokens, or if an older record does not count them."""
+    support this length, or if an older record does not count them."""
     state_bytes: int | None
     """Bytes of the recurrent state of all layers at the task's length. None if the task is not causal, or if the size of a
     mechanism's state is not known."""

@@ -49,8 +49,9 @@ def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[
     The ceiling is the highest possible validation score. If it is 0 (unknown), the result is empty.
 
     Returns:
-        For each of the keys ``"50"``, ``"90"`` and ``"99"``, the ``steps``, ``seconds`` and ``flops``, or None if the score was
-            never so high. FLOPs are those of forward and backward passes over all examples seen; they are left out if unknown.
+        For each of the keys ``"50"``, ``"90"`` and ``"99"``, the ``steps``, ``seconds`` and ``flops``, or None if the score never
+            reached this percentage. FLOPs are those of forward and backward passes over all examples seen; they are left out if
+            unknown.
     """
     found: dict[str, dict[str, float] | None] = {}
     for share in SHARES if ceiling else ():

@@ -139,7 +139,7 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
     ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning`` and the two cards are JSON text, as in the record.
     ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``). ``parts`` is a list of scores on parts
     of the test split. For runs that end at a criterion, ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon the
-    validation score was 90 % of the highest possible score. They are null if the score was never so high. The same columns exist
+    validation score was 90 % of the highest possible score. They are null if the score never reached 90 %. The same columns exist
     for 50 and 99 %. Times are in seconds, memory is in bytes. If records have further counts or measurements, these are the last
     columns. Files that are not complete records are left out; ``Store(folder).load()`` names them.
 

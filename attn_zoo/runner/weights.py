@@ -20,7 +20,7 @@ class KeptWeights:
         task_version: version of the task; equal versions mean equal inputs.
 
     Raises:
-        ValueError: a step is negative, or the run has fewer steps.
+        ValueError: a step is negative, or larger than the number of steps of the run.
     """
 
     def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:

@@ -77,9 +77,9 @@ class Nystrom(Attention):
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
     Differs: by default there is no convolution (``convolution``; the paper's spans 33 positions). Landmarks are means of valid
         tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The iteration for the
-        pseudo-inverse starts from the transpose of A, separately for each head of each example, and divides it by the norms of
-        this A alone. The paper's code takes maxima over the whole batch. The convolution has one kernel per head over positions;
-        padded positions count as zeros. Everything is computed in float32 or more.
+        pseudo-inverse starts from the transpose of A, divided by norms of A. Every head of every example has norms of its own; the
+        paper's code takes maxima over the whole batch. The convolution has one kernel per head over positions; padded positions
+        count as zeros. Everything is computed in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is a landmark, and nothing is saved"),)

@@ -122,8 +122,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return self.out
 
     def init_weights(self) -> None:
-        """Initialise the streams (extra projections) as copies of the projections from which they start. timm calls this after it
-        has initialised every linear layer again.
+        """Initialise the streams (extra projections) as copies of the projections from which they start. timm calls this method
+        after it has re-initialised every linear layer.
         """
         self.start_streams()
 

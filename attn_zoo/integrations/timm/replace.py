@@ -98,10 +98,10 @@ def replace_attention(
     The query, key, value and output projections keep their weights, biases and ``requires_grad``. Norms (``qk_norm``,
     ``scale_norm``) and dropout rates stay, too. A mechanism with one tensor for queries and keys gets the query projection.
     Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
-    of a short convolution and of a gate are new. Create the optimiser afterwards, and train them. If the mechanism with its options
-    equals softmax attention and there is no gate, the outputs of the model do not change. ``join_layers`` is called, so options
-    that concern all layers together take effect. All layers are built before the first is replaced, so an error leaves the model
-    unchanged.
+    of a short convolution and of a gate are new. Create the optimiser afterwards, and train these new parameters. If the mechanism
+    with its options equals softmax attention and there is no gate, the outputs of the model do not change. ``join_layers`` is
+    called, so options that concern all layers together take effect. All layers are built before the first is replaced, so an error
+    leaves the model unchanged.
 
     Args:
         model: a model of timm, trained or not.

@@ -46,7 +46,7 @@ def sites(model: nn.Module) -> list[Site]:
     They are recognised by their class name and by the attributes that the interface reads: a configuration and ``is_causal``.
 
     Raises:
-        UnsupportedError: there is no such module, or one does not state its number of heads.
+        UnsupportedError: there is no such module, or a module does not state its number of heads.
     """
     found = [_site(name, module) for name, module in model.named_modules() if _attends(module)]
     if not found:
