@@ -20,6 +20,8 @@ other scores are below this number."""
 
 SATURATING = (0.0, 50.0, -50.0)
 """Numbers to try in a padded key or stream: zero, and two numbers at which a gate is fully open or shut, except for rounding."""
+AT_ONCE = 256
+"""Number of combinations of these numbers that are tried in one batch."""
 
 
 @attention_check("implementation")
@@ -125,23 +127,41 @@ def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
     module = subject.build(geometry)
     request = subject.draw(module, batch=1)
     keys = [name for name in request.tensors if name != "value" and "keys" in request.sides[name]]
-    for numbers in product(SATURATING, repeat=len(keys)):
-        fills = {"value": 0.0, **dict(zip(keys, numbers, strict=True))}
-        if all(_is_neutral(subject, module, request, fills, valid) for valid in _patterns(geometry.keys).values()):
+    candidates = list(product(SATURATING, repeat=len(keys)))
+    expected = [(valid, _without_padding(request, valid)(module)) for valid in _patterns(geometry.keys).values()]
+    for start in range(0, len(candidates), AT_ONCE):
+        part = candidates[start : start + AT_ONCE]
+        numbers = torch.tensor(part).reshape(len(part), len(keys))
+        for valid, want in expected:
+            fills = {"value": torch.zeros(len(numbers)), **dict(zip(keys, numbers.unbind(1), strict=True))}
+            numbers = numbers[_are_neutral(subject, module, request, fills, valid, want)]
+            if not len(numbers):
+                break
+        else:
             return True
     return False
 
 
-def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Mapping[str, float], valid: Tensor) -> bool:
-    """Return True if tokens that hold ``fills`` at the padded positions of a mask change no output of the other tokens."""
+def _are_neutral(
+    subject: Subject, module: Attention, request: Request, fills: Mapping[str, Tensor], valid: Tensor, want: Tensor
+) -> Tensor:
+    """Return for each candidate whether tokens that hold its ``fills`` at the padded positions of a mask change no output of the
+    other tokens.
+
+    Args:
+        fills: one number per candidate for each input.
+        want: outputs of the other tokens alone.
+    """
     valid = valid.to(request.value.device)
-    want = _without_padding(request, valid)(module)
 
     def filled(name: str, tensor: Tensor) -> Tensor:
-        return torch.where(valid[: tensor.shape[2], None], tensor, fills[name]) if name in fills else tensor
+        tensor = tensor.expand(len(fills["value"]), *tensor.shape[1:])
+        if name not in fills:
+            return tensor
+        return torch.where(valid[: tensor.shape[2], None], tensor, fills[name].to(tensor)[:, None, None, None])
 
     got = request.changed(filled)(module)[:, :, valid]
-    return bool((got - want).abs().max() <= subject.tolerance * want.abs().max())
+    return ((got - want).abs().flatten(1).amax(1) <= subject.tolerance * want.abs().max()).cpu()
 
 
 def _decays_by_distance(subject: Subject) -> str | None:
