@@ -106,7 +106,7 @@ def test_a_task_of_this_process_only_is_not_sent_to_another():
 
     with pytest.raises(NotApplicable, match="cannot be sent"):
         TASK_CHECKS["another_process_agrees"](card_of(Here).build(Options()))
-    with pytest.raises(NotApplicable, match="checked with the default options only"):
+    with pytest.raises(NotApplicable, match="runs with the default options only"):
         TASK_CHECKS["another_process_agrees"](card_of(Sound).build(Options(data_seed=1)))
 
 
