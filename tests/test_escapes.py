@@ -199,7 +199,7 @@ def test_pictures_of_long_and_equal_names_have_files_of_their_own(tmp_path):
 
 def test_files_that_are_left_out_are_named_on_one_line(tmp_path):
     (tmp_path / "half\x1b[2J\n.json").write_text("{", encoding="utf-8")
-    assert "- half\\x1b[2J\\n.json: the file is not readable" in leaderboard(hostile_folder(tmp_path, "plain"), format="terminal")
+    assert "- half\\x1b[2J\\n.json: the text is not readable" in leaderboard(hostile_folder(tmp_path, "plain"), format="terminal")
 
 
 def test_escapes_leave_plain_text_as_it_is():
