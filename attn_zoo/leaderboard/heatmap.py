@@ -387,4 +387,4 @@ def _protocols(found: HeatMap) -> str:
         f"{', '.join(f'{c.title} ({c.direction})' for c in found.columns if c.table.protocol == protocol)}: protocol {protocol}"
         for protocol, _ in others
     ]
-    return f"Protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."
+    return f"The runs follow protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."
