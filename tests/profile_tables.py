@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from committed import boards_of, measured, newer_records, profile_boards, task_place
+from scipy.stats import fisher_exact
 from tabulate import tabulate
 
 from attn_zoo.leaderboard import Table
@@ -14,6 +15,7 @@ from attn_zoo.leaderboard.advise.needs import Answer
 from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
 from attn_zoo.leaderboard.metrics import score, written
+from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.leaderboard.verdicts import Verdict
 from attn_zoo.records import RunRecord
 from attn_zoo.registry import attentions, card
@@ -114,18 +116,20 @@ def learned() -> str:
 def repeated() -> str:
     """Return how many of the cells that were trained again agree with the printed ones, then both side by side."""
     printed = {(_titled(table), row.label): (row, table) for table in boards_of("profile3") for row in table.rows}
-    lines, agree, fewer = [], 0, []
+    lines, agree, differ, fewer = [], 0, 0, []
     for table in boards_of("profile3_again"):
         for row in table.rows:
             first, of = printed[_titled(table), row.label]
             assert row.learned and first.learned and not set(row.seeds) & set(first.seeds)
             agree += first.learned.low <= row.learned.order <= first.learned.high
+            counts = [(each.count, each.of - each.count) for each in (first.learned, row.learned)]
+            differ += fisher_exact(counts).pvalue < 1 - CONFIDENCE
             again = f"{row.learned.count} of {row.learned.of}"
             fewer += [f"{again} for `{row.label}` on {_titled(table)}"] if row.learned.order < first.learned.order else []
             lines.append((_titled(table), f"`{row.label}`", str(first.learned), again, score(first, of), score(row, table)))
     said = (
         f"**In {agree} of {len(lines)} cells, the share of the new seeds that learned the task is within the 95 % interval of the "
-        "first seeds.**"
+        f"first seeds. Fisher's exact test finds a difference in {differ or 'none'} of the cells.**"
     )
     said += f" A smaller share of the new seeds learned the task: {', '.join(fewer)}." if fewer else ""
     head = ("task", "mechanism", "learned", "learned again", "score (%)", "score again (%)")
