@@ -52,6 +52,15 @@
     return button;
   };
 
+  // Tabulator's roles of column groups and of the scrolled body are not those of ARIA.
+  const accessible = (table) => table.on("tableBuilt", () => {
+    for (const group of table.element.querySelectorAll(".tabulator-col-group")) {
+      group.setAttribute("role", "presentation");
+      for (const name of ["aria-sort", "aria-title"]) group.removeAttribute(name);
+    }
+    table.element.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
+    table.element.querySelector(".tabulator-table").setAttribute("role", "presentation");
+  });
   const number = (text) => (isNaN(parseFloat(text)) ? -Infinity : parseFloat(text));
   const heatColumn = (column, place) => ({
     title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
@@ -89,6 +98,7 @@
         ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 96, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
       ],
     });
+    accessible(drawn);
   };
 
   // All rows: a cell is [text, number to sort by, tooltip].
@@ -111,8 +121,8 @@
   };
   // Known widths spare the browser to measure every column.
   const widthOf = ({ field, title }) => 34 + 7.5 * Math.min(40, Math.max(title.length, ...data.rows.slice(0, 300).map((row) => row[field]?.[0].length ?? 0)));
-  const filtered = { headerFilter: "input", headerFilterFunc: matches };
-  const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered, ...more });
+  const filtered = (title) => ({ headerFilter: "input", headerFilterFunc: matches, headerFilterParams: { elementAttributes: { "aria-label": `filter ${title}` } } });
+  const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered(title), ...more });
   const table = new Tabulator("#rows", {
     data: data.rows, layout: "fitData", height: "80vh", columnDefaults: { resizable: false }, renderHorizontal: "basic",
     placeholder: "No row matches the search and the filters.",
@@ -122,12 +132,14 @@
       ...(data.sets.length > 1 ? [plain("results", "set", { width: 130 })] : []),
       ...data.columns.map((column) => ({
         title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: "right", headerSortStartingDir: column.first, width: widthOf(column),
-        sorter: byNumber(column.measured), ...filtered,
+        sorter: byNumber(column.measured), ...filtered(column.title),
         formatter: (cell) => { const [text, , tip] = cell.getValue() ?? ["-"]; return make("span", text, { title: tip ?? "" }); },
       })),
       plain("unit", "metric", { width: 90 }),
     ],
   });
+
+  accessible(table);
 
   // Details of a row.
   const dialog = at("dialog");
