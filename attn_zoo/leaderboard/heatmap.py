@@ -160,8 +160,8 @@ def _cells(column: Column) -> dict[str, Cell]:
             return Cell(row)
         mean = table.sign * row.test.mean
         best = row.verdict == Verdict.BEST if table.judgement.best else mean == max(means, default=math.nan)
-        gained = row.verdict != Verdict.NO_BETTER
-        shade = max(0.0, min(1.0, (mean - start) / (max(means) - start))) * gained if shaded else None
+        gained = 0.0 if row.verdict == Verdict.NO_BETTER else mean - start
+        shade = max(0.0, min(1.0, gained / (max(means) - start))) if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
         return Cell(row, shade, leads, row.label == table.control)
 

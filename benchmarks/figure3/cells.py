@@ -131,7 +131,7 @@ class Figure:
     def by_sharing(self, arm: Arm) -> list[Cell]:
         """Return the cells (settings of one point of the figure) for panel c in one arm. They differ in the sharing of E and F.
 
-        Of all pairs of a length and a projected length, the one with the largest number of kinds of sharing is used.
+        The panel uses one length and one projected length: the pair with the largest number of kinds of sharing.
         """
         found = grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.arm == arm)
         cells = max(found.values(), key=len, default=[])
@@ -141,7 +141,7 @@ class Figure:
         """Return the cells (settings of one point of the figure) for panel d in one arm. They differ in length, the shortest
         first.
 
-        Of all projected lengths, the one that was run at the largest number of lengths is used.
+        The panel uses one projected length: the one that was run at the largest number of lengths.
         """
         cells = max(grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
         return cells if len(cells) > 1 else []
