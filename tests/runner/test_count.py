@@ -67,6 +67,34 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
         assert counted["training_flops_per_example"] == whole["training_flops_per_example"]
 
 
+def test_runs_that_differ_in_seed_or_learning_rate_are_counted_once(monkeypatch):
+    known = spec("softmax", implementation="eager", model=ModelSpec(dim=24, depth=1, heads=2))
+    digits = build_task("digits").spec
+    made = []
+    monkeypatch.setattr("attn_zoo.runner.count._count", lambda *given: made.append(given) or {"flops_per_example": len(made)})
+    first = count_per_example(known, digits, "eager")
+    alike = [replace(known, seed=2), replace(known, budget=replace(known.budget, learning_rate=0.1, steps=9, evaluate_every=3))]
+    assert [count_per_example(other, digits, "eager") for other in alike] == [first, first] and len(made) == 1
+    first.clear()
+    assert count_per_example(known, digits, "eager"), "what a caller does with its counts changes no other's"
+    others = [
+        replace(known, budget=replace(known.budget, batch_size=9)),
+        replace(known, budget=replace(known.budget, pretrain_steps=5)),
+        replace(known, model=replace(known.model, depth=2)),
+        replace(known, options={"dropout": 0.1}),
+        replace(known, precision="bf16"),
+        replace(known, attention="uniform"),
+    ]
+    for number, other in enumerate(others, 2):
+        assert count_per_example(other, digits, "eager") == {"flops_per_example": number}
+    count_per_example(known, replace(digits, classes=11), "eager")
+    count_per_example(known, digits, "sdpa")
+    changed = replace(card("softmax"), cost=lambda geometry, options: card("softmax").cost(geometry, options))
+    monkeypatch.setattr("attn_zoo.runner.count.card", lambda name: changed)
+    count_per_example(known, digits, "eager")
+    assert len(made) == len(others) + 4
+
+
 def test_record_carries_counts_and_warnings():
     record = run(spec("performer", options={"features": 64}), Quiet())
     assert record.status == "done", record.reason
