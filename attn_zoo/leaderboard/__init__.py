@@ -34,21 +34,22 @@ def leaderboard(
     wide: bool = False,
     legend: bool = False,
 ) -> str:
-    """Return the leaderboard tables of a folder of records as text. Files that are not complete records are listed below the
-    tables.
+    """Return the leaderboard tables of a folder of records as text.
+
+    Files that are not complete records are listed below the tables, except in CSV and JSON.
 
     Args:
-        root: folder of records, or a packed file of them.
-        overview: show only one table of scores, with one row per mechanism and one column per task (in the terminal a heat map).
-            CSV and JSON are not affected.
+        root: folder of records, or a packed file of records.
+        overview: show only one table of scores, with a row per mechanism and a column per task; in the terminal, a heat map. CSV
+            and JSON always have all tables.
         by: order of rows, one of ``ORDERS``.
         equal: budgets at which configurations are compared, by cost (``time``, ``FLOPs`` or ``memory``); see ``tables``.
-        at: training times in seconds. For each, the best validation score reached by then is shown as well.
-        seeds: show the score of every seed as well.
-        costs: files written by ``attn-zoo measure experiment=counted``, whose costs are shown beside the heat map of the terminal.
-            By default the FLOPs of the records are shown.
+        at: training times in seconds. A further column per time shows the best validation score of each row until then.
+        seeds: also show the score of every seed.
+        costs: files written by ``attn-zoo measure experiment=counted``. The heat map of the terminal shows their costs in place of
+            the FLOPs of the records.
         colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
-        wide: show every column in the terminal, however narrow it is.
+        wide: show every column, even if the terminal is too narrow for all.
         legend: explain the columns in the terminal.
 
     Raises:

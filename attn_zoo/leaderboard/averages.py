@@ -15,11 +15,11 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
 
 CUT = 0.25
-"""Share of scores at either end, the lowest and the highest, that an interquartile mean leaves out."""
+"""Share of the scores that an interquartile mean leaves out at each end: the lowest and the highest quarter."""
 RESAMPLES = 2000
 """Number of bootstrap samples."""
 SEEDS = 3
-"""Smallest number of seeds that all tasks of a row must share, unless every task was run with the same seeds."""
+"""Number of seeds that all tasks of a row must share. Fewer are enough if every task was run with exactly the shared seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Averages:
     """Average score of each row over several tasks. Each task has the same weight."""
 
     rows: Mapping[str, Estimate]
-    """Interquartile mean over the scores of all tasks and seeds, by label of the row. Its interval is that of a bootstrap that
-    draws seeds within each task. With one seed, there is no interval."""
+    """Interquartile mean over the scores of all tasks and seeds, by label of the row. The interval comes from a bootstrap that
+    draws seeds within each task; with one seed, there is none."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""
@@ -39,9 +39,9 @@ class Averages:
 def averages(tables: Sequence[Table]) -> Averages:
     """Return the average score of each row over all tasks whose metric is accuracy or F1.
 
-    A row is averaged over the seeds that all its tasks share. A row has no average if it lacks one of the tasks, or if a seed
-    failed. All its tasks must share at least ``SEEDS`` seeds; fewer are enough if every task was run with exactly the shared
-    seeds. If fewer than two rows have an average, no averages are returned.
+    A row is averaged over the seeds that all its tasks share. It has no average if it lacks a task, if a seed failed, or if its
+    tasks share fewer than ``SEEDS`` seeds and were not all run with exactly these seeds. If fewer than two rows have an average,
+    ``rows`` is empty and ``reason`` says why.
     """
     shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)
@@ -70,9 +70,8 @@ def _none(titles: tuple[str, ...], reason: str) -> Averages:
 
 
 def interquartile_mean(scores: Sequence[Sequence[float]]) -> Estimate:
-    """Return the interquartile mean of the scores of one row over all tasks and seeds.
-
-    Its interval is the percentile interval of a bootstrap that draws seeds within each task.
+    """Return the interquartile mean of one row's scores, with the percentile interval of a bootstrap that draws seeds within each
+    task.
 
     Args:
         scores: for each task, the scores of all seeds; every task has the same number of seeds.

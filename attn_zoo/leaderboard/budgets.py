@@ -14,23 +14,25 @@ from attn_zoo.leaderboard.table import Block, Board, Row, Within
 from attn_zoo.records.shape import bounds
 
 DISTURBED = 2.0
-"""If a run's training took more than this many times the expected time, the run was paused or shared its processor."""
+"""A run counts as disturbed (it was paused or shared its processor) if its training took more than this many times as long as
+expected."""
 DISTURBANCE = 10.0
-"""Seconds by which a disturbed run must be longer than expected, so that a slow first step of a short run does not count."""
+"""A disturbed run also took more than this many seconds longer than expected. So a slow first step of a short run does not
+count."""
 _GIVEN = "as requested"
 
 Point = tuple[float, float]
-"""Cost spent until a validation, and the validation score."""
+"""Cost spent until a validation, and the score of this validation."""
 Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
-"""Function that takes a row, one of its runs and a point of the run's curve. It returns the cost spent until this point, or None if
-the cost is unknown."""
+"""Function from a row, one of its runs and a point of the run's curve to the cost spent until this point, or None if it is
+unknown."""
 
 
 def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, float]) -> dict[str, Board]:
     """Return for each recorded cost (time, FLOPs, memory) the scores that the rows reach within the same budget.
 
     Args:
-        equal: budget by cost, in seconds, FLOPs or bytes. A cost that is not among the keys gets its default budget.
+        equal: budget by cost, in seconds, FLOPs or bytes. Each cost without a budget gets its default budget.
     """
     made = {
         "time": _trained("time", rows, _seconds, equal.get("time"), higher_is_better),
@@ -41,24 +43,18 @@ def boards(rows: Sequence[Row], higher_is_better: bool, equal: Mapping[str, floa
 
 
 def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[float]) -> tuple[Board, ...]:
-    """Return for each training time the best validation score that each row reached by then.
-
-    If no run has a validation curve, the result is empty.
-
-    Args:
-        seconds: training times in seconds.
-    """
+    """Return, for each training time in seconds, the best validation score that each row reached by then. If no run has a
+    validation curve, the result is empty."""
     made = (_trained("time", rows, _seconds, time, higher_is_better) for time in seconds)
     return tuple(board for board in made if board)
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return ``seconds`` of training plus the seconds of pretraining that a run spent before. Return None for a disturbed run, or
-    if ``seconds`` is None.
+    """Return ``seconds`` of training plus the seconds that a run had spent on pretraining. Return None for a disturbed run, or if
+    ``seconds`` is None.
 
-    ``seconds`` is cut to the run's time limit, so that the end of a step beyond this limit does not count. A disturbed run was
-    paused or shared its processor: its training took more than ``DISTURBED`` times the expected time, and more than
-    ``DISTURBANCE`` seconds longer. The expected time is the number of steps times the median time of a step.
+    ``seconds`` is cut to the run's time limit. A run was disturbed if its training took more than ``DISTURBED`` times the expected
+    time, and more than ``DISTURBANCE`` seconds longer. The expected time is the number of steps times the median time of a step.
     """
     if seconds is None or _was_disturbed(run):
         return None
@@ -124,7 +120,7 @@ def _curves(row: Row, spending: Spent) -> list[list[Point]]:
 
 
 def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str, best: Callable[..., Point]) -> Within:
-    """Return the best validation score of a row within the budget for each seed."""
+    """Return the best validation score that a row reached within the budget, as an estimate over seeds."""
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
         amount = statistics.median(cost for cost, _ in points) if points else None
@@ -146,7 +142,8 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
-    """Return the board of memory: for each mechanism, the test score of the row that fits and is best on validation."""
+    """Return the board of memory. It has, for each mechanism, the row with the best validation score among those that fit the
+    budget, with its test score."""
     budgets: dict[Block, float] = {}
     within: dict[str, Within] = {}
     rules: set[str] = set()
@@ -165,7 +162,7 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
 
 
 def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> tuple[str, Within]:
-    """Return the label and score of the row of a mechanism that fits the budget and is best on validation."""
+    """Return the label and the test score of a mechanism's best row on validation among the rows that fit the budget."""
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)

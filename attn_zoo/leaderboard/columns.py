@@ -1,6 +1,4 @@
-"""Columns of leaderboard tables. Each column is declared here once, for every format: terminal, Markdown, LaTeX, CSV, JSON and
-HTML.
-"""
+"""Columns of leaderboard tables, declared once for all formats."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter that stands for each cost in the column ``front``."""
 LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
 EVERY = ("scores", "costs", "budgets", "times", "parts", "seeds")
-"""Names of all views. A view is one of the tables into which the text formats divide a leaderboard table."""
+"""Names of all views. A view is a part of a leaderboard table that text formats print as a separate table, such as the costs."""
 
 Value = Callable[[Row, Table], Any]
 Text = Callable[[Row, Table], str]
@@ -44,7 +42,7 @@ class Column:
     text: Text | None = None
     """Function that returns the entry of a row as text; None for columns that only CSV and JSON have."""
     value: Value | None = None
-    """Function that returns the value of a row. By default it is the field of the row that has the column's name."""
+    """Function that returns the value of a row; by default, the row's field with the column's name."""
     unit: str | Callable[[Table], str] = ""
     """Unit, which is written after the heading."""
     note: str = ""
@@ -54,11 +52,11 @@ class Column:
     views: tuple[str, ...] = ()
     """Views that show the column, from ``EVERY``. The HTML page shows every column that has a text."""
     leaves: int = 0
-    """Place in the order in which a narrow terminal leaves columns out; 0 if the column always stays."""
+    """Place in the order in which a narrow terminal leaves columns out: 1 goes first. A column with 0 always stays."""
     measured: bool = False
     """True if the values are measured, so that only rows of one implementation group may be compared."""
     shown: Callable[[Table], bool] = lambda table: True
-    """Function that returns True if the text of a table has the column."""
+    """Function that returns True if the column is shown in the text of a table."""
     tip: Text = lambda row, table: ""
     """Function that returns the text of the tooltip on the HTML page."""
 
@@ -133,7 +131,7 @@ _DATA = {
     "commands": "commands that made the records",
     "commits": "commits of the code that made the records",
 }
-"""Columns that only CSV and JSON have: fields of ``Row``, with an explanation."""
+"""Fields of ``Row`` that are columns in CSV and JSON only, each with an explanation."""
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
@@ -328,7 +326,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def columns(table: Table) -> list[Column]:
-    """Return the columns of a table: those of ``COLUMNS``, and one column per budget, training time, part of the test, and seed."""
+    """Return the columns of a table: those of ``COLUMNS``, then one per budget, training time, part of the test split, and seed."""
     parts = dict.fromkeys(part for row in table.rows for part in row.parts)
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     made = [
@@ -367,5 +365,5 @@ def _of_seed(seed: int) -> Column:
 
 
 def by_name(table: Table) -> Mapping[str, Column]:
-    """Return a mapping from the name of each column of a table to the column."""
+    """Return the columns of a table by name."""
     return {column.name: column for column in columns(table)}

@@ -1,4 +1,4 @@
-"""Results submitted by other people, and the page that shows them apart from our own results."""
+"""Results submitted by other people, and the text of the page that shows them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from attn_zoo.records.files import NAME, SUFFIX, pack
 COMMUNITY = Path("results") / "community"
 """Folder of submissions in the repository."""
 FILE, CODE, TEXT = "submission.toml", "code", "README.md"
-"""Names in the folder of a submission, besides the packed records: file on the submitter, folder of code, pull request as text."""
+"""Names in the folder of a submission: the file on the submitter, the folder of code, and the text of the pull request."""
 AGAIN = "again"
-"""Folder of repetitions of submitted runs, next to the folders of the submissions. It has one packed file per submission."""
+"""Name of the folder with repetitions of submitted runs, one packed file per submission. It stands beside the folders of the
+submissions."""
 WITHIN = 0.02
-"""The scores of a run and of its repetition on another machine agree if they differ by at most this (2 points of accuracy)."""
+"""Largest difference at which the scores of a run and of its repetition on another machine agree (2 points of accuracy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Submission:
         """Read the submission from the file ``submission.toml`` in ``folder``.
 
         Raises:
-            ValueError: the file is not TOML with two strings (``name``, ``paper``) and a date (``date``), or ``check_printed_name``
-                states a rule that a string breaks.
+            ValueError: the file is not TOML with two strings (``name``, ``paper``) and a date (``date``), or a string breaks the
+                rule of ``check_printed_name``.
             OSError: the file cannot be read.
         """
         path = folder / FILE
@@ -82,7 +83,7 @@ class Submitted:
     about: Submission
     records: Sequence[RunRecord]
     again: Sequence[RunRecord]
-    """Runs of the submission that CI or we ran again."""
+    """Repetitions of the submission's runs, by CI or by us."""
 
     @property
     def mark(self) -> str:
@@ -99,7 +100,7 @@ def submissions(root: Path) -> list[Submitted]:
     """Return the submissions in the subfolders of ``root``, the newest first. If ``root`` does not exist, the list is empty.
 
     Raises:
-        ValueError: the file of a submission is wrong, or its records are damaged.
+        ValueError: a file ``submission.toml`` is malformed, or the records of a submission are damaged.
     """
     found = []
     for file in root.glob(f"*/{FILE}"):
@@ -110,8 +111,7 @@ def submissions(root: Path) -> list[Submitted]:
 
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
-    """Return leaderboard tables of all submitted records together with the records of our own results. Submitted rows show their
-    mark and who submitted them."""
+    """Return leaderboard tables of all submitted records and our own results. Submitted rows show their mark and submitter."""
     named = []
     for one in found:
         for record in one.records:
@@ -146,7 +146,7 @@ def write_submission(
 
     Args:
         code: files and folders of the submitted plugins; only Python files are copied.
-        places: sentences on where the submitted rows stand in the tables.
+        places: sentences that say where the submitted rows stand in the tables.
 
     Raises:
         OSError: the folder cannot be written, or a file cannot be read.

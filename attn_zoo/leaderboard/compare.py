@@ -1,10 +1,10 @@
 """Comparison of the rows of a table: significance tests, verdicts, Pareto fronts, dominated rows, and orders of rows.
 
-Two rows are compared by Welch's t test on their test scores over seeds. If the scores of a row spread less than the binomial error
-of the test set, that error replaces their standard deviation, because such close agreement is an accident.
+Two rows are compared by Welch's t test on their test scores over seeds. The standard deviation of a row is assumed to be at least
+the binomial error of the test set, because seeds agree more closely only by accident.
 
 Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
-test does not compare scores. It compares the logarithms of the steps until the validation score was 90 % of the highest possible
+test compares steps instead of scores: the logarithms of the steps until the validation score was 90 % of the highest possible
 score. The standard deviation of these steps is assumed to be at least one interval between validations.
 
 Every row is compared with the best row, with softmax and with the best control. The p values are corrected for the number of all
@@ -35,8 +35,8 @@ SMALLEST = 0.01
 _ROUNDING = 1e-6
 """Relative rounding error of scores, which are computed in single precision."""
 _LIKE_CONTROL = 0.02
-"""A row with a flat training loss is not trained if its validation score differs by at most this from that of the best control.
-Unless the metric is a percentage metric, the difference is divided by the control's score."""
+"""Largest difference from the best control's validation score at which a row with a flat training loss counts as not trained. For
+metrics that are not percentages, it is a share of the control's score."""
 METHOD = (
     "the best row is the one with the best mean among those that are better than the best control after the correction; if rows "
     "reached the criterion with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: "
@@ -55,7 +55,7 @@ class Resolution:
     share: bool
     """True for a percentage metric, whose differences are in points."""
     examples: int | None
-    """Number of test examples if the metric is a count of examples divided by their number; else None."""
+    """Number of test examples if the metric is a share of the examples, such as accuracy; else None."""
     bounds: tuple[float, float] = EVERYWHERE
     """Least and greatest possible difference of two scores."""
 
@@ -68,10 +68,8 @@ class Resolution:
         return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
 
     def floor(self, mean: float) -> float:
-        """Return the smallest standard deviation to assume for scores with this mean.
-
-        This smallest deviation is the binomial error of the test set or, if the rounding error of a score is larger, that error.
-        """
+        """Return the smallest standard deviation to assume for scores with this mean: the binomial error of the test set or the
+        rounding error of a score, whichever is larger."""
         binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
         return max(binomial, _ROUNDING * abs(mean))
 
@@ -80,7 +78,6 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
     """Return the resolution of a task's scores: how small a difference between two scores can count.
 
     Args:
-        task: recorded card of the task.
         data: recorded facts about each split, such as the number of its examples.
     """
     metric = task["metric"]
@@ -90,10 +87,8 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
 
 
 def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
-    """Return the mean test score of ``one`` minus that of ``other`` with its interval, and the p value of Welch's t test.
-
-    If one of the rows has no score, return None.
-    """
+    """Return the mean test score of ``one`` minus that of ``other`` as an estimate, and the p value of Welch's t test. If a row has
+    no score, return None."""
     if one.test is None or other.test is None:
         return None
     floors = resolution.floor(one.test.mean), resolution.floor(other.test.mean)
@@ -101,10 +96,10 @@ def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, 
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows that can be compared, and for every other row, by its label, the reason why it cannot be compared.
+    """Return the rows that can be compared, and a mapping from the label of every other row to the reason why it cannot be.
 
-    A row can be compared if it has ``SEEDS_NEEDED`` seeds and none failed. If some seeds failed, the scores of the remaining seeds
-    may be too good (survivorship bias).
+    A row can be compared if it has ``SEEDS_NEEDED`` seeds and none failed. If some seeds failed, the scores of the others may be
+    too good (survivorship bias).
     """
     reasons = {row.label: why for row in rows if (why := _unfit(row))}
     return [row for row in rows if row.label not in reasons], reasons
@@ -169,7 +164,7 @@ def _comparison(
 def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
     """Return the key by which rows are sorted, the best first.
 
-    Rows that reached the criterion with all seeds come first, the fewest steps first. All others follow, the best score first.
+    Rows that reached the criterion with all seeds come first, sorted by their steps. All others follow, the best score first.
     """
     steps = _logarithms(row)
     if steps is not None:
@@ -178,11 +173,12 @@ def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
 
 
 def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
-    """Set the verdict and the comparisons of each mechanism's row, or the reason why there is no verdict. Return all comparisons.
+    """Compare the rows of mechanisms, and store in each row its verdict and comparisons, or the reason why it has no verdict.
+    Return all comparisons.
 
     Args:
         rows: mechanisms in the order of ``standing``, then controls.
-        control: row of the best control, or None if there is none.
+        control: row of the best control, if any.
     """
     contenders = [row for row in rows if not row.control]
     kept, missing = fit_to_compare(contenders)
@@ -237,9 +233,9 @@ def _from(row: Row, found: Comparison | None) -> Comparison | None:
 def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, resolution: Resolution) -> Verdict:
     """Return the verdict on a row that was compared.
 
-    A row that succeeds with some seeds only may differ neither from the best row nor from the best control. If its mean is above
-    that of the control by a difference that counts, it is not distinguishable from the best; otherwise it is no better than the
-    control.
+    A row that succeeds with only some seeds may differ significantly neither from the best row nor from the best control. If its
+    mean is better than that of the control by a difference that counts, it is not distinguishable from the best; otherwise it is no
+    better than the control.
     """
     if _is_flat(row, control, resolution):
         return Verdict.NOT_TRAINED
@@ -254,7 +250,7 @@ def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, r
 
 def is_above_control(row: Row) -> bool:
     """Return True if a row is significantly better than the best control (a network that cannot select tokens by content), or if
-    there is no control to compare the row with."""
+    there is no control to compare with."""
     return row.against_control is None or row.against_control.outcome == Outcome.BETTER
 
 
@@ -301,9 +297,6 @@ def ordered(table: Table, by: str) -> Table:
     For a measured cost, rows are sorted within their implementation groups (rows with the same requested implementation and
     machines).
 
-    Args:
-        by: one of ``ORDERS``.
-
     Raises:
         ValueError: ``by`` is not one of ``ORDERS``.
     """
@@ -320,11 +313,11 @@ def ordered(table: Table, by: str) -> Table:
 
 
 def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
-    """Set for each row, controls included, the Pareto fronts that it is on and the rows that dominate it.
+    """Set, for each row including controls, the Pareto fronts that it is on and the rows that dominate it.
 
-    Fronts compare mean values. Dominance is stricter, so that noise does not cause it. A dominating row is no worse in mean score
-    and in every comparable cost. It is also cheaper in one cost or significantly better in score. A row with a failed seed is on no
-    front and dominates no other row.
+    Fronts compare mean values. Dominance is stricter, so that noise does not cause it: a row that dominates another is no worse in
+    mean score and in every comparable cost, and also cheaper in one cost or significantly better in score. A row with a failed seed
+    is on no front and dominates no other row.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
@@ -338,7 +331,7 @@ def comparable(one: Row, other: Row, cost: str) -> bool:
     """Return True if the costs of two rows can be compared.
 
     Both costs must be known. Measured costs can be compared only if both rows have the same requested implementation and were
-    measured on the same machine, and on no other.
+    measured on one and the same machine.
     """
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False

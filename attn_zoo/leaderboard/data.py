@@ -82,10 +82,8 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as plain data that JSON can hold.
-
-    Failures and implementation groups become text, and other dataclasses become mappings.
-    """
+    """Return a value as data that JSON can hold. Failures and implementation groups become text; other dataclasses become
+    mappings."""
     if isinstance(value, Failure | Block):
         return str(value)
     if is_dataclass(value):

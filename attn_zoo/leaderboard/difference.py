@@ -1,7 +1,5 @@
-"""Comparison of two sets of records, A (earlier) and B (later), row by row, as ``attn-zoo diff`` prints it.
-
-It finds worse scores, higher costs, and rows that cannot be compared.
-"""
+"""Comparison of two sets of records, A (earlier) and B (later), row by row, as ``attn-zoo diff`` prints it. It finds worse scores,
+higher costs, and rows that cannot be compared."""
 
 from __future__ import annotations
 
@@ -21,25 +19,24 @@ from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
 
 TOLERANCE = 0.01
-"""Largest loss of score that never counts as worse: absolute for percentage metrics, relative to A's mean for other metrics."""
+"""Largest loss of score that does not count as worse: absolute for percentage metrics, else relative to the earlier mean."""
 COST_TOLERANCE = 0.1
-"""Largest relative rise of a measured cost that never counts as worse."""
+"""Largest relative rise of a measured cost that does not count as worse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Comparison of one row between two sets of records, A (earlier) and B (later): its scores, costs and findings. A row is a
-    configuration on one task."""
+    """Comparison of one row (a configuration on one task) between two sets of records, A (earlier) and B (later)."""
 
     label: str
     task: str
     """Title of the task, with the settings in which it differs from other tables of the same task."""
     metric: str
     a: Estimate | None
-    """Mean test score in A over all finished seeds; None if A has no such score."""
+    """Mean test score in A over all finished seeds; None if A has no score."""
     b: Estimate | None
     judged: Judged | None
-    """Verdict on the scores; None if they cannot be compared, for the reasons in ``findings``."""
+    """Verdict on the scores. None if they cannot be compared; ``findings`` then has the reasons."""
     costs: tuple[Change, ...]
     findings: tuple[Finding, ...]
 
@@ -60,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of one row by seed. Of repeated runs, the newest finished one counts, else the newest."""
+    """Runs of one row by seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
 
     by_seed: Mapping[int, Run]
 
@@ -83,8 +80,8 @@ def difference(
     because data order and initial weights are then the same.
 
     Args:
-        tolerance: largest loss of score that never counts as worse.
-        cost_tolerance: largest relative rise of a measured cost that never counts as worse.
+        tolerance: largest loss of score that does not count as worse; see ``TOLERANCE``.
+        cost_tolerance: largest relative rise of a measured cost that does not count as worse.
 
     Raises:
         ValueError: ``a`` or ``b`` has no record, or a tolerance is negative.
@@ -137,7 +134,7 @@ def _findings(
         yield Finding("missing", row, "only in A")
         return
     if changes := _changed(then.first, now.first):
-        yield Finding("changed", row, f"not compared, as {'; '.join(changes)}")
+        yield Finding("changed", row, f"not compared, because {'; '.join(changes)}")
         return
     for seed, run in then.by_seed.items():
         other = now.by_seed.get(seed)
@@ -176,7 +173,8 @@ def _rows(runs: pl.DataFrame) -> dict[str, _Runs]:
 
 
 def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
-    """Pair a row that is only in A with one that is only in B, if each side has exactly one such row of the mechanism and task."""
+    """Pair a row that is only in A with a row that is only in B, if each side has exactly one such row of their mechanism and
+    task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, rows, other in ((0, before, after), (1, after, before)):
         for key, runs in rows.items():

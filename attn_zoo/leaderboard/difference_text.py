@@ -16,8 +16,8 @@ _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
 def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
     """Return the comparison of two sets of records as text.
 
-    The text has a table for each task. Below the tables are the findings of the given ``kinds``, because of which ``attn-zoo diff``
-    fails, then all other findings, and the rules of the comparison.
+    The text has one table per task, the findings that make ``attn-zoo diff`` fail, all other findings, and the rules of the
+    comparison.
 
     Args:
         kinds: kinds of findings that make ``attn-zoo diff`` fail.

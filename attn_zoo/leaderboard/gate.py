@@ -1,4 +1,4 @@
-"""Rules by which ``attn-zoo diff`` decides that a score or a cost differs between two sets of records, A and B."""
+"""Rules by which ``attn-zoo diff`` decides whether a score or a cost differs between two sets of records, A and B."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, pai
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
-"""Significance level: if A and B are equal, the greatest probability that any row is called worse."""
+"""Significance level. If A and B are equally good, at least one row is called worse with at most this probability."""
 REGRESSIONS: Mapping[str, str] = {
     "worse": "a score is significantly worse",
     "slower": "a training step takes longer",
@@ -23,7 +23,7 @@ REGRESSIONS: Mapping[str, str] = {
     "missing": "a configuration or seed is only in A",
     "changed": "data, protocol or settings changed, so nothing was compared",
 }
-"""Kinds of findings that can make a comparison fail. All others (better, faster, smaller, cheaper, fixed, new) never do."""
+"""Kinds of findings that can make ``attn-zoo diff`` fail. The other kinds (better, faster, smaller, cheaper, fixed, new) cannot."""
 METHOD = (
     "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
     f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
@@ -36,8 +36,7 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference of a row between two sets of records, A (earlier) and B (later). It has a kind such as ``worse``, ``slower``,
-    ``faster`` or ``missing``."""
+    """Difference of one row between two sets of records, A (earlier) and B (later), of a kind such as ``worse`` or ``slower``."""
 
     kind: str
     row: str
@@ -46,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Test scores of one row by seed, in the earlier records A and in the later records B."""
+    """Test scores of one row by seed, in the earlier records (A) and in the later ones (B)."""
 
     a: Mapping[int, float]
     b: Mapping[int, float]
@@ -54,14 +53,14 @@ class Pair:
     grain: float
     """Smallest step between scores; see ``paired_p_value``."""
     tolerance: float
-    """Largest loss of score that never counts as worse, in the unit of the score."""
+    """Largest loss of score that does not count as worse, in the unit of the score."""
     share: bool
     """True for a percentage metric, whose scores are shown in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Verdict on whether the scores of one row differ between the earlier records A and the later records B."""
+    """Verdict on whether the scores of one row differ between the earlier records (A) and the later ones (B)."""
 
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds) or ``not compared``."""
@@ -70,25 +69,25 @@ class Judged:
     p: float | None
     """Corrected p value of the hypothesis that B is not worse; None with fewer than ``SEEDS_NEEDED`` shared seeds."""
     least: float | None
-    """Smallest loss of score that would have been called worse, given the spread of this row."""
+    """Smallest loss of score that the test would have called worse, given the spread of this row's seeds."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Value of one cost of a row, such as its FLOPs, in the earlier records A and in the later records B."""
+    """Value of one cost of a row, such as its FLOPs, in the earlier records (A) and in the later ones (B)."""
 
     name: str
     a: float
     b: float
     kind: str
-    """Kind of finding; empty if the cost does not differ significantly."""
+    """Kind of finding; empty if the costs differ too little to count."""
     why: str
 
 
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
-    """Return for each row, given as a pair of its earlier and later scores, the verdict on whether these scores differ. The p
-    values are corrected for the number of pairs."""
+    """Return for each row the verdict on whether its earlier and later scores differ. The p values are corrected for the number of
+    rows with at least ``SEEDS_NEEDED`` shared seeds."""
     tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
     p_values = [_p_worse(pairs[at]) for at in tested]
     worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
@@ -129,7 +128,8 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 def _least(found: Estimate, grain: float, tests: int) -> float:
     """Return the smallest loss for which the strictest step of Holm's correction would have called this row worse.
 
-    The spread is at least that which rounding to ``grain`` gives to a difference of two numbers, as in ``paired_p_value``.
+    The spread is assumed to be at least that which rounding to ``grain`` causes in the difference of two scores, as in
+    ``paired_p_value``.
     """
     assert found.half_width is not None, "only several seeds have an interval"
     error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)
@@ -137,15 +137,13 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Return the costs of a row that changed from the earlier runs ``a`` to the later runs ``b``.
+    """Return the costs of a row in the earlier runs ``a`` and the later runs ``b``, both given by seed.
 
-    Counted costs are always compared. Time and memory are compared only if the earlier and the later runs were measured on the
-    same kind of processor.
+    A counted cost is returned if it differs. Time and memory are returned if both sides were measured on the same kind of
+    processor.
 
     Args:
-        a: earlier runs of the row, by seed.
-        b: later runs of the row, by seed.
-        tolerance: largest relative rise of a measured cost that does not count.
+        tolerance: largest relative change of a measured cost that does not count.
     """
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:

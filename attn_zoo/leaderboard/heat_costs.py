@@ -18,7 +18,7 @@ LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class CostColumn:
-    """Column of the heat map with one cost, such as FLOPs, of each mechanism for which it is known."""
+    """Column of the heat map that shows one cost, such as FLOPs, per mechanism."""
 
     cost: str
     """``FLOPs``, ``state``, ``time`` or ``memory``."""
@@ -27,7 +27,7 @@ class CostColumn:
     said: str
     """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]
-    """Cost by mechanism: bytes of the recurrent state; for other costs, a multiple of softmax's cost."""
+    """Cost by mechanism, as far as it is known: in bytes for the recurrent state, otherwise as a multiple of softmax's cost."""
 
     @property
     def head(self) -> str:
@@ -55,11 +55,10 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return a column of each mechanism's FLOPs as multiples of softmax's, from the records.
+    """Return a list with one column from the records: each mechanism's FLOPs as a multiple of softmax's.
 
-    The FLOPs are those of the mechanisms alone at 4,096 tokens. If no record has these counts, the FLOPs are those of the whole
-    network on one task: the task on which most rows have counts or, of several such tasks, the longest. If softmax has no count,
-    the list is empty.
+    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has these counts, they are those of the whole network
+    on the task with the most counts or, of several such tasks, on the longest. If softmax has no count, the list is empty.
     """
     alone: dict[str, float] = {}
     for table in tables:
@@ -89,9 +88,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a column of training time and one of peak memory, as multiples of softmax's.
 
-    Each number is a geometric mean over tables of the mechanism's cost divided by softmax's. A table counts only if the
-    mechanism and softmax were measured with the same implementation on the same machine. If softmax was not measured, the list is
-    empty.
+    Each number is a geometric mean, over tables, of the mechanism's cost divided by softmax's. A table counts only if the mechanism
+    and softmax were measured with the same implementation on the same machine. For training time, tables with a time limit do not
+    count. A cost for which no table counts has no column.
     """
     made = []
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):

@@ -29,7 +29,7 @@ from attn_zoo.leaderboard.table import Table
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, save, settings, svg_text, with_dark_colours
 
 _NAME, _FIGURE, _SMALL, _NOTE = 11.5, 11.0, 8.0, 10.0
-"""Font sizes of names, figures, figures beside them, and notes, in pixels."""
+"""Font sizes in pixels: of names, figures, small figures, and notes."""
 _LETTER = 0.62
 """Average width of a letter relative to the font size."""
 _ROW, _APART, _EDGE, _COST = 19.0, 9.0, 12.0, 46.0
@@ -41,7 +41,7 @@ _FRAME, _STRIPES = "frame", "//////"
 
 
 def heat_map_svg(found: HeatMap) -> str:
-    """Return the heat map as SVG text, whose colours follow the reader's light or dark mode. Equal heat maps give equal text.
+    """Return the heat map as SVG text. The colours follow the reader's light or dark mode. Equal heat maps give equal text.
 
     Raises:
         ValueError: the heat map has no rows.

@@ -34,14 +34,12 @@ _NAME, _HEAD = 20, 10
 """Greatest number of letters of a mechanism's name, and of a heading."""
 
 Strip = tuple[str, Sequence[Text]]
-"""Column as it is written: its heading, and one text for each mechanism and for the chance level."""
+"""Column as it is written: its heading, then one text per mechanism and one for the chance level."""
 
 
 def colours_here() -> str | None:
-    """Return the colour system of the standard output, such as ``truecolor``.
-
-    Return None if the standard output is not a terminal, or if the variable NO_COLOR disables colours.
-    """
+    """Return the colour system of the standard output, such as ``truecolor``. Return None if the output is not a terminal, or if
+    the variable NO_COLOR disables colours."""
     console = Console()
     return None if console.no_color or not console.is_terminal else console.color_system
 
@@ -49,7 +47,8 @@ def colours_here() -> str | None:
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     """Return the heat map as text that fits the terminal. Columns that do not fit side by side continue below.
 
-    Without ``colours``, ``*`` marks the best mechanism on a task, and ``<`` a mechanism that is no better than the best control.
+    Without ``colours``, ``*`` marks the best mechanism on a task, and ``<`` marks each mechanism that is no better than the best
+    control.
 
     Args:
         colours: colour system of rich: ``truecolor``, ``256``, ``standard``, ``windows``; None for plain text.

@@ -1,6 +1,6 @@
-"""Heat map of test scores, with one line per mechanism and one column per task.
+"""Contents and words of the heat map of test scores, with one line per mechanism and one column per task.
 
-This module computes the contents and words of the map, which the picture, the terminal and the HTML page share.
+The picture, the terminal and the HTML page share them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Verdict
 
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
-"""Colours of shaded cells, from light to dark. They are ColorBrewer's Blues, which no common colour blindness confuses with white
-or black."""
+"""Colours of shaded cells, from light to dark: ColorBrewer's Blues. Colour-blind readers can tell them from white and black."""
 DARK_FROM = 5
 """Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
 NOT_RUN, NOT_APPLICABLE = "·", "n/a"
 """Marks of cells whose verdict is ``Verdict.NOT_RUN`` or ``Verdict.NOT_APPLICABLE``."""
 _WORDS = {"out_of_memory": "OOM", "timed_out": "time-out", "refused": NOT_APPLICABLE}
-"""Words in cells for statuses of runs without a score."""
+"""Texts of cells without a score, by the recorded status of the run."""
 _DIRECTIONS = {False: "bidirectional", True: "causal"}
 
 
@@ -43,7 +42,8 @@ class Cell:
     shade: float | None = None
     """Shade from 0 (no better than the best control) to 1 (the best); None if the column is not shaded or there is no score."""
     leads: bool = False
-    """True for the best row or, without verdicts, for the best mean. It is False if no mechanism beats the best control."""
+    """True for the best row or, if there are no verdicts, for the row with the best mean. Always False in a column in which no
+    mechanism beats the best control."""
     marked: bool = False
     """True for the best control, at whose score the shades begin."""
     applicable: bool = True
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def trained(self) -> bool:
-        """False if training did not lower the loss of this mechanism, so its score does not tell what the mechanism can do."""
+        """False if training did not lower the loss of this mechanism. Its score then does not tell what the mechanism can do."""
         return self.row is None or self.row.verdict != Verdict.NOT_TRAINED
 
 
@@ -81,10 +81,9 @@ class Line:
     """Directions in which the mechanism was run, or ``controls``. Lines of one group stand together."""
     cells: tuple[Cell, ...]
     costs: tuple[str, ...]
-    """Costs as text; empty if unknown."""
+    """Costs as text, one per cost column; empty if unknown."""
     average: Estimate | None
-    """Average over tasks. None if the row has no average (see ``averages``), or if the cells show different rows of the
-    mechanism."""
+    """Average over tasks. None if the row has no average (see ``averages``), or if the cells show different rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class HeatMap:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """All different numbers of seeds over which the shown scores are averaged, in ascending order."""
+        """Numbers of seeds that the shown rows have, without repetition, in ascending order."""
         rows = [cell.row for line in self.lines for cell in line.cells]
         return tuple(sorted({len(row.seeds) for row in rows if row and row.test}))
 
@@ -112,15 +111,16 @@ class HeatMap:
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
-    """Return the heat map of leaderboard tables, with one column per table and the given cost columns. The shade of a cell goes
-    from 0 (no better than the best control) to 1 (the best score of the column), which is the darkest.
+    """Return the heat map of leaderboard tables, with one line per mechanism and one column per table.
 
-    Each mechanism has one line. If a table has several rows of a mechanism, the row with the best validation score is shown,
-    because the choice must not use test scores. Lines of mechanisms that ran in the same directions (bidirectional, causal) stand
-    together, the darkest mean shade first. Bidirectional columns come first, and tasks with similar shades stand side by side.
+    The shade of a cell goes from 0 (no better than the best control) to 1 (the best score of the column). If a table has several
+    rows of a mechanism, the row with the best validation score is shown, because the choice must not use test scores.
+
+    Lines of mechanisms that ran in the same directions (bidirectional, causal) stand together, the darkest mean shade first.
+    Bidirectional columns come first, and tasks with similar shades stand side by side.
 
     Args:
-        costs: cost columns.
+        costs: columns of costs, shown beside the scores.
         not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
     """
     columns = [
@@ -146,10 +146,11 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_caus
 
 
 def _cells(column: Column) -> dict[str, Cell]:
-    """Return the cells of a column by mechanism. Shades are linear between the best control and the best mechanism. A mechanism
-    that is no better than the best control by its verdict has shade 0.
+    """Return the cells of a column by mechanism.
 
-    Shades do not begin at chance, because a score up to the best control needs no attention.
+    Shades grow linearly from 0 at the score of the best control to 1 at the best score of a mechanism. A mechanism whose verdict is
+    that it is no better than the best control has shade 0. Shades do not begin at chance, because a score up to that of the best
+    control needs no attention.
     """
     table, rows = column.table, shown_rows(column.table)
     means = [table.sign * row.test.mean for row in rows.values() if row.test and not row.control]
@@ -171,9 +172,8 @@ def _cells(column: Column) -> dict[str, Cell]:
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     """Return why the cells of a task's column are not shaded by their scores, or None if they are shaded.
 
-    A column is shaded only if a mechanism is significantly better than the best control, by at least one point (1 % if the metric
-    is not a percentage). If there are no verdicts, significance is unknown, and it is enough that a mechanism is better by one
-    point.
+    A column is shaded only if a mechanism is better than the best control by at least one point (1 % if the metric is not a
+    percentage). If the table has verdicts, the difference must also be significant.
     """
     sign = table.sign
     scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
@@ -194,7 +194,8 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """Return a unique title for each table: the task's title and, if needed, the settings in which tables differ, or a number."""
+    """Return a unique title for each table: the title of its task. Equal titles are followed by the settings in which the tables
+    differ or, if needed, by a number."""
     names = [str(table.task["title"]) for table in tables]
     for words in (
         ["causal" * bool(table.task.get("causal")) for table in tables],
@@ -213,7 +214,7 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return each name, with a comma and its word (at the same place in ``words``) if the name also occurs with another word."""
+    """Return ``names``, with a comma and its word (at its place in ``words``) after each name that occurs with different words."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
@@ -241,17 +242,15 @@ def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> li
 
 
 def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
-    """Return the average of the row to which all cells belong. Return None if they belong to several rows, or if it has no
-    average.
-    """
+    """Return the average of the row to which all cells belong. Return None if the cells belong to several rows, or if the row has
+    no average."""
     labels = {cell.row.label for cell in cells if cell.row}
     return means.rows.get(labels.pop()) if len(labels) == 1 else None
 
 
 def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
-    """Return the sort key of a line in its group: the mean shade, then the mean place in the tables, over the tasks that it was run
-    on.
-    """
+    """Return the key by which lines of a group are sorted: the mean shade, then the mean place in the tables, over the tasks on
+    which the mechanism was run."""
     ran = [(cell, column) for cell, column in zip(line.cells, columns, strict=True) if cell.row]
     shaded = [cell.shade or 0.0 for cell, column in ran if column.unshaded is None]
     places = [column.table.rows.index(cell.row) / len(column.table.rows) for cell, column in ran if cell.row]
@@ -264,10 +263,7 @@ def level(shade: float | None) -> int:
 
 
 def mean(cell: Cell, table: Table) -> str:
-    """Return the mean score of a cell as short text, such as ``97.5`` (per cent), ``8.1`` or ``0.0021``.
-
-    Without a score, the text is empty.
-    """
+    """Return the mean score of a cell as short text, such as ``97.5`` (per cent) or ``0.0021``, or empty text without a score."""
     return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
 
 
@@ -308,9 +304,8 @@ def beside(cell: Cell, table: Table) -> str:
 
 
 def gap(cell: Cell) -> str:
-    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``, or a dot if it was not run. If it has a score, the text is
-    empty.
-    """
+    """Return why a cell has no score: ``n/a``, ``OOM``, ``diverged``, or a dot if the mechanism was not run. With a score, the text
+    is empty."""
     if cell.row is None:
         return NOT_RUN if cell.applicable else NOT_APPLICABLE
     if cell.row.test is not None:
@@ -320,10 +315,12 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return a sentence about a row, or its failures if it has no score. ``where``, such as `` on TASK``, follows the row's label.
+    """Return a sentence about a row: its score, the gain over the best control, the verdict and the number of seeds. For runs until
+    a criterion, the sentence also says how many seeds learned the task, and in how many steps. For a row without a score, it lists
+    the failures.
 
-    The sentence has the score, the gain over the best control, the verdict and the number of seeds. For runs until a criterion, it
-    also says how many seeds learned the task, and in how many steps.
+    Args:
+        where: text that follows the row's label, such as `` on TASK``.
     """
     if row.test is None:
         return f"{row.label}{where}: {'; '.join(map(str, row.failures))}"
@@ -349,8 +346,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     """Return the sentences below the heat map, which explain how to read it.
 
     Args:
-        found: the heat map.
-        leads: word or sign by which the picture marks the best mechanism on a task.
+        leads: word or sign that marks the best mechanism on a task.
     """
     cells = [cell for line in found.lines for cell in line.cells]
     rows = [cell.row for cell in cells if cell.row]

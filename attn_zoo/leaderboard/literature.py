@@ -1,8 +1,5 @@
-"""Comparison of recorded scores with published scores of the same mechanisms on the same task.
-
-It shows how far published scores differ among themselves, how their settings differ from ours, and whether published orderings of
-two mechanisms hold in the records.
-"""
+"""Comparison of recorded and published scores of the same mechanisms on the same task: how far published scores differ among
+themselves, how their settings differ from ours, and whether the records confirm published orderings of two mechanisms."""
 
 from __future__ import annotations
 
@@ -30,10 +27,9 @@ class LiteratureRow:
     label: str
     ours: Estimate | None
     figures: Mapping[str, tuple[Figure, ...]]
-    """Published scores by title of the source; several if the source varies an option."""
+    """Published scores by title of the source. A source that varies an option has several."""
     difference: Mapping[str, tuple[str, ...]]
-    """How the settings of each source differ from those of this row, by title of the source. Differences that all rows share are
-    left out."""
+    """Settings in which each source differs from this row, by title of the source, without those in which all rows differ."""
 
     @property
     def spread(self) -> float | None:
@@ -44,11 +40,11 @@ class LiteratureRow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict on whether the records confirm that one mechanism is better than another, as all publications say."""
+    """Verdict on whether the records confirm an ordering of two mechanisms on which all publications agree."""
 
     ordering: Ordering
     attention: str
-    """Label of the row of ``ordering.attention``. The field ``baseline`` is the label of the row of ``ordering.baseline``."""
+    """Label of the recorded row of ``ordering.attention``. The field ``baseline`` is that of ``ordering.baseline``."""
     baseline: str
     difference: Estimate | None
     """Score of ``attention`` minus score of ``baseline``; None if one of the rows has no score."""
@@ -65,7 +61,7 @@ class Literature:
     rows: tuple[LiteratureRow, ...]
     """Rows with a published score."""
     difference: Mapping[str, tuple[str, ...]]
-    """How the settings of each source differ from those of all rows, by title of the source."""
+    """Settings in which each source differs from all rows, by title of the source."""
     flaws: Mapping[str, tuple[str, ...]]
     """Known flaws of the published scores on this task, by title of the source."""
     verdicts: tuple[Verdict, ...]
@@ -75,7 +71,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
     """Return the scores of a table together with the published scores for its task, or None if there are no published scores.
 
     Args:
-        attention: mechanism to whose rows the comparison is limited; None for all rows.
+        attention: mechanism whose rows are compared; None for all rows.
     """
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
@@ -106,8 +102,8 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return verdicts on the published orderings for the table's task. An ordering says which of two mechanisms is better; all
-    publications agree on it."""
+    """Return verdicts on the published orderings for the table's task. In an ordering, all publications agree that one mechanism is
+    better than another."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
@@ -121,7 +117,7 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
 
 
 def facts(table: Table, row: Row) -> Facts:
-    """Return the settings of a recorded row, as fields that can be compared with the settings of published scores."""
+    """Return the settings of a recorded row, for the comparison with those of published scores."""
     model, budget, tuned = table.model, table.budget, row.tuned
     return Facts(
         metric=table.task["metric"],
@@ -155,7 +151,8 @@ def _verdict(ordering: Ordering, row: Row, against: Row, table: Table) -> Verdic
 
 
 def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:
-    """Return how the row's setting differs from that of each source, one sentence per difference, by the title of the source."""
+    """Return the differences between the row's setting and that of each source, one sentence per difference, by title of the
+    source."""
     ours = facts(table, row)
     return {
         title: tuple(dict.fromkeys(sentence for figure in of_source for sentence in protocol_difference(figure, ours)))

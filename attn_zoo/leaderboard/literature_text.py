@@ -20,11 +20,10 @@ _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
     """Return recorded scores beside the published scores of each source, as text.
 
-    Notes below state the spread over sources and how each source's settings differ from ours.
+    Notes below each table state how far the sources differ among themselves, and how their settings differ from ours.
 
     Args:
-        format: ``terminal``, ``github`` or ``latex``; ``csv`` has one line and ``json`` one object per published or
-            recorded score.
+        format: ``terminal``, ``github`` or ``latex`` for tables; ``csv`` or ``json`` for one entry per published or recorded score.
         attention: mechanism whose rows are shown; None for all.
 
     Raises:
@@ -56,9 +55,8 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
 
 
 def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
-    """Return the anchor of a mechanism: a published score on another task, shown beside the mechanism's score on ``task``.
-
-    Return None if the mechanism has no anchor, or if the published score is on ``task`` itself.
+    """Return the anchor of a mechanism: a published score on another task, shown beside the mechanism's score on ``task``. Return
+    None if it has no anchor, or if the published score is on ``task`` itself.
 
     Args:
         task: recorded card of the task.
@@ -84,7 +82,7 @@ def anchor_table(format: str) -> str:
 
 
 def _anchored(found: Anchor) -> tuple[str, str, str]:
-    """Score with its unit, task and source of an anchor."""
+    """Return the published score of an anchor with its unit, its task, and its source, as text."""
     figure = found.figure
     if figure is None:
         return "none found", "-", "-"
@@ -142,7 +140,7 @@ def _notes(compared: Literature) -> Iterator[str]:
 
 
 def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each figure as flat data. The recorded figure of a row comes first."""
+    """Yield the recorded score of each row, then its published scores, as flat data."""
     metric = compared.task["metric"]
     for row in compared.rows:
         known = dict.fromkeys(_COLUMNS) | {"task": compared.task["name"], "attention": row.label}
@@ -159,7 +157,7 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
 
 
 def printed(found: Sequence[Figure]) -> str:
-    """Return a published score as its source prints it, or the range if there are several scores."""
+    """Return a published score as its source prints it. If there are several scores, return their range."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

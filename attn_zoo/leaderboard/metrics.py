@@ -39,7 +39,7 @@ def is_significant(metric: str) -> bool:
 
 
 def grain(metric: str, examples: int | None) -> float:
-    """Return the smallest possible step between two scores on this many examples, or 0 if the metric does not count examples."""
+    """Return the smallest step between two scores on this many examples, or 0 if the metric is not a share of the examples."""
     return 1 / examples if metric in COUNTED and examples else 0.0
 
 
@@ -58,8 +58,7 @@ def score(row: Row, table: Table) -> str:
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
-    """Return a mean score, or mean difference of scores, as text, with ± half of its interval if there is one. Without a mean,
-    return ``-``."""
+    """Return a mean score, or a mean difference of scores, as text with its interval. Without a mean, return ``-``."""
     return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
@@ -70,8 +69,7 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit of a table's scores, to stand behind a number or the name of a metric: ``written`` if scores are shown in per
-    cent, else empty text."""
+    """Return the unit of a table's scores: ``written`` if they are shown in per cent, else empty text."""
     return written if is_share(table) else ""
 
 
@@ -86,7 +84,8 @@ def mebibytes(count: float) -> str:
 
 
 def seconds(value: float, spread: float | None = None) -> str:
-    """Return a time in seconds as text with about three digits. If given, ``spread`` follows after ±, with as many decimals."""
+    """Return a time in seconds as text with about three digits. If given, ``spread`` follows after ±, with the same number of
+    decimals."""
     places = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 
@@ -111,10 +110,8 @@ def training_length(budget: Mapping[str, Any]) -> str:
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
-    """Return text on special features of a network, such as shared weights, a short convolution or a gate.
-
-    A comma precedes each feature. The text is empty if the network has none of them, or if an older record does not state them.
-    """
+    """Return text on special features of a network, such as a short convolution or a gate, with a comma before each. The text is
+    empty if there are none, or if an older record does not state them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
     shared += ", with keys and values computed once" if model.get("reuse_keys") else ""
     width = model.get("short_convolution")
@@ -128,15 +125,12 @@ def beyond_sizes(model: Mapping[str, Any]) -> str:
 
 
 def compared(found: Comparison | None, table: Table) -> str:
-    """Return the outcome of a comparison as text with its difference, such as ``worse, -40.1 ± 3.0``.
-
-    Without a comparison, the text is empty.
-    """
+    """Return the outcome of a comparison as text, such as ``worse, -40.1 ± 3.0``, or empty text without a comparison."""
     return "" if found is None else f"{found.outcome}, {_distance(found, table)}"
 
 
 def _distance(found: Comparison, table: Table) -> str:
-    """Return the difference of scores with its interval, or the quotient of steps if the rows are compared by steps."""
+    """Return the difference of scores with its interval. If the rows are compared by steps, return the quotient of their steps."""
     if found.ratio is None:
         return estimated(found.difference, table, "+")
     return f"{_times(found.ratio)} times the steps"
@@ -149,18 +143,14 @@ def _times(ratio: Estimate) -> str:
 
 
 def verdict_cell(row: Row, table: Table) -> str:
-    """Return the verdict on a row as text for a table, with its difference from the best row.
-
-    Without a verdict, the text is empty.
-    """
+    """Return the verdict on a row as text for a table, with its difference from the best row, or empty text without a verdict."""
     beside = row.against_best if row.verdict in (Verdict.TIED, Verdict.WORSE) else None
     return ", ".join([*([row.verdict] if row.verdict else []), *([_distance(beside, table)] if beside else [])])
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row, with the compared row and the difference that decided, or why there is no verdict. For a
-    control, the text is empty.
-    """
+    """Return the verdict on a row, with the compared row and their difference, or why there is no verdict. For a control, the text
+    is empty."""
     best, control = row.against_best, row.against_control
     points = unit(table, " points")
     if row.verdict == Verdict.TIED and best:

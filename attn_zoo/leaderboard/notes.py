@@ -19,9 +19,7 @@ _NAMED = 10
 
 
 def table_notes(table: Table) -> list[str]:
-    """Return the notes below the table of one task: failures, warnings, reasons why verdicts are missing, budgets, data and
-    settings.
-    """
+    """Return the notes below the table of one task: failures, warnings, missing verdicts, budgets, data and settings."""
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
     notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
@@ -46,11 +44,7 @@ def warning_notes(table: Table) -> list[str]:
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return a note for each row whose settings a search found, and a warning if rows had different numbers of trials.
-
-    Args:
-        rows: rows of the table to describe.
-    """
+    """Return a note for each row whose settings a search found, and a warning if rows had different numbers of trials."""
     notes = []
     for row in rows:
         tuning, tuned = row.tuning, row.tuned
@@ -94,7 +88,7 @@ def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
     """Return the notes that stand once below all tables in Markdown. They name the page that explains every column.
 
     Args:
-        overview: True if only the overview of all tasks is shown.
+        overview: True if only the overview is shown.
     """
     learned = " 2/3 means that two of three seeds learned the task." if any(r.learned for t in tables for r in t.rows) else ""
     marks = f"± is half of the 95 % interval over seeds.{learned} (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
@@ -103,7 +97,8 @@ def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
 
 
 def _beaten_by_none(tables: Sequence[Table]) -> list[str]:
-    """Return a sentence that names the tasks on which no mechanism is better than the best control; empty if there are none."""
+    """Return a sentence that names the tasks on which no mechanism is better than the best control. If there are none, the list is
+    empty."""
     failing = {Verdict.NO_BETTER, Verdict.NOT_TRAINED}
     titles = [
         table.task["title"] for table in tables if (found := {row.verdict for row in table.rows} - {None}) and found <= failing
@@ -115,7 +110,7 @@ def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
     """Return the full explanation of the tables: how to read the numbers, and on which machines they were measured.
 
     Args:
-        overview: True if only the overview of all tasks is shown.
+        overview: True if only the overview is shown.
     """
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; a single seed has no interval. (c) marks a control, which is a "
@@ -132,7 +127,7 @@ def footnotes(tables: Sequence[Table], overview: bool) -> list[str]:
 
 
 def _machines(tables: Sequence[Table]) -> list[str]:
-    """Return the machines behind the names of blocks. If there is only one, the result is empty."""
+    """Return the machines behind their short names. If there is only one machine, the result is empty."""
     machines = tables[0].machines if tables else {}
     if len(machines) < 2:
         return []
@@ -164,7 +159,7 @@ def _average_notes(tables: Sequence[Table]) -> list[str]:
 
 
 def _without_average(tables: Sequence[Table]) -> list[str]:
-    """Return why there is no average over tasks, or which tasks it leaves out."""
+    """Return why there is no average over tasks, or which tasks the average leaves out."""
     found = averages(tables)
     if len(tables) < 2:
         return []
@@ -218,9 +213,9 @@ def seed_count(counts: Iterable[int]) -> str:
 
 
 def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines ``ROW, ROW: TEXT``, one for each text, with the labels of all rows to which it applies.
+    """Return one line ``ROW, ROW: TEXT`` per different text, with the labels of all rows that have this text.
 
     Args:
-        said: pairs of a row's label and a text about it.
+        said: pairs of a row's label and a text about the row.
     """
     return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]

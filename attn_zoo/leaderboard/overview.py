@@ -19,7 +19,6 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
     """Return the overview as text: a heat map in the terminal, a table in other formats.
 
     Args:
-        costs: cost columns of the heat map.
         colours: colour system of the terminal; None for plain text.
         by: order of the rows, one of ``ORDERS``.
     """
@@ -31,12 +30,12 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Return a table of scores with one row per mechanism and one column per task. If at least two mechanisms have an average over
-    the tasks (see ``averages``), there is a column for it.
+    """Return a table of scores with one row per mechanism and one column per task. A further column has the averages over the
+    tasks, if at least two mechanisms have one (see ``averages``).
 
     Args:
-        by: ``score`` to sort mechanisms by their average, best first. For any other order, they are sorted by their mean place in
-            the given tables.
+        by: ``score`` to sort mechanisms by their average, the best first. For any other value, they are sorted by their mean place
+            in the given tables.
     """
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): _cell(row, table) for at, table in enumerate(tables) for row in table.rows}
@@ -56,7 +55,8 @@ def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
 
 
 def _cell(row: Row, table: Table) -> str:
-    """Return a score, with its number of seeds if others failed, and the number of seeds that learned the task if runs end then."""
+    """Return a score as text. If seeds failed, the number of the others follows; for runs until a criterion, the number of seeds
+    that learned the task."""
     partial = row.test and row.failures
     learned = f", {row.learned.count}/{row.learned.of}" if row.learned else ""
     return score(row, table) + (f" ({len(row.seeds)} of {row.attempts})" if partial else "") + learned

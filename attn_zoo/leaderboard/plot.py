@@ -31,9 +31,9 @@ NAMED = 12
 _WIDTH, _HEIGHT = 2.95, 2.7
 """Width and height of a panel in inches."""
 _LOGARITHMIC_FROM = 4.0
-"""Ratio of the largest to the smallest cost from which an axis is logarithmic."""
+"""An axis is logarithmic if the largest cost is at least this many times the smallest."""
 _SIZES = {"*": 8.0, ".": 4.0}
-"""Sizes of the markers that do not have the default size."""
+"""Sizes of the markers whose size is not the default."""
 Look = tuple[str, str]
 """Colour and marker of a mechanism."""
 
@@ -49,10 +49,10 @@ class CostAxis:
     of: Callable[[Row], float | None]
     """Function that returns the cost of a row, or None if the cost is not known."""
     source: str
-    """How the costs were found (counted, or measured on which machine). If the text is empty, the costs were measured on
-    the machines of the records."""
+    """How the costs were found: counted, or measured on which machine. If empty, they were measured on the machines of the
+    records."""
     form: Callable[..., str] = plain
-    """Function that returns the number at a tick as text."""
+    """Function that formats the number at a tick."""
 
 
 def _recorded(row: Row, cost: str) -> float | None:
@@ -72,19 +72,19 @@ AXES = {
 }
 """Costs that records hold, by name."""
 MECHANISM = CostAxis("mechanism", "FLOPs at 4,096 tokens", lambda row: row.mechanism_flops_4096 or None, _COUNT, short)
-"""Counted FLOPs of a row's mechanism at a length that distinguishes quadratic from linear growth. A count of 0 is unknown."""
+"""Counted FLOPs of a row's mechanism, at a length that distinguishes quadratic from linear growth. A count of 0 is unknown."""
 
 Panel = tuple[Table, CostAxis]
 
 
 def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ()) -> list[Path]:
-    """Draw the heat map and one plot of scores against each cost. Each is written to ``folder`` as PNG and SVG.
+    """Draw the heat map and one plot of scores against each cost, each as PNG and SVG in ``folder``. Return the paths of the files.
 
-    Existing files are replaced. The paths of the files are returned.
+    Existing files are replaced.
 
     Args:
-        layers: measured costs of one layer, which are drawn in a further plot. For each task, this plot has a panel with the FLOPs
-            of the mechanisms at 4,096 tokens, and one panel per cost of ``layers``.
+        layers: measured costs of one layer, drawn in one more plot. For each task, this plot has a panel per cost, and a panel with
+            the FLOPs of the mechanisms at 4,096 tokens.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -123,19 +123,19 @@ def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
 
 
 def plot_svg(panels: Sequence[Panel]) -> str:
-    """Return the panels as one picture in SVG. Letters are stored as text instead of outlines, which keeps the file small."""
+    """Return the panels as one picture in SVG, with letters as text."""
     import matplotlib
 
-    with matplotlib.rc_context(settings("cost", outlined=False)):
+    with matplotlib.rc_context(settings("cost", outlined=False)):  # letters as outlines would make the file larger
         return with_dark_colours(svg_text(_figure(panels)))
 
 
 def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
-    """Return the rows of a table that have a score and a cost, grouped into curves.
+    """Return the rows of a table that have a score and a cost, grouped into curves. Controls are left out.
 
-    The rows of a curve have one mechanism and implementation group, and differ in their options. If they differ only in
-    one numeric option, they are sorted by this option, because measured costs are noisy. Otherwise they are sorted by the cost. A
-    row whose options a search found is a curve of a single point.
+    The rows of a curve have the same mechanism and implementation group, and differ in their options. If they differ only in one
+    numeric option, they are sorted by this option, because measured costs are noisy. Otherwise they are sorted by the cost. A row
+    whose options a search found forms a curve of its own.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]
@@ -249,7 +249,8 @@ def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], sc
 
 
 def _scales(axes: Any, table: Table, axis: CostAxis, xs: Sequence[float]) -> None:
-    """Set scales, ticks and labels. If lower scores are better, the axis is turned, so that up is better in every panel."""
+    """Set scales, ticks and labels. If lower scores are better, the vertical axis is inverted, so that up is better in every
+    panel."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axes.get_ylim()
@@ -279,7 +280,7 @@ def _interval(found: Estimate, table: Table) -> tuple[float, float]:
 
 
 def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return the values in each row of the options in which the rows differ, including the number of heads."""
+    """Return the options in which the rows differ, with their values in each row. The number of heads is one of the options."""
     own = [{**row.options, "heads": row.heads} for row in rows]
     known = {name: [found.get(name) for found in own] for name in dict.fromkeys(name for found in own for name in found)}
     return {name: values for name, values in known.items() if len(set(map(str, values))) > 1}

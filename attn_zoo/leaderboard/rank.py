@@ -21,8 +21,8 @@ from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.shape import bounds
 
 _BACKWARD = 2
-"""FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product of the
-forward pass needs two in the backward pass."""
+"""FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product needs two
+in the backward pass."""
 SETTING = (
     "task",
     "task_options",
@@ -48,8 +48,8 @@ def tables(
 ) -> list[Table]:
     """Return the leaderboard tables of the runs, sorted by the name of the task.
 
-    If a run was repeated, its newest finished record counts or, if no record is finished, its newest record. Verdicts, Pareto
-    fronts and gains over the best control are computed among all rows, even if ``attention`` selects some of them.
+    If a run was repeated, its newest finished record counts or, if none is finished, its newest record. Verdicts, Pareto fronts and
+    gains over the best control take all rows into account; ``attention`` only selects the rows to show.
 
     Args:
         runs: dataframe that ``attn_zoo.records.frame`` returns, or records.
@@ -57,7 +57,7 @@ def tables(
         attention: mechanism whose rows the tables show; None for all.
         equal: budgets at which rows are compared, by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes), in place of the
             default budgets.
-        at: training times in seconds, for each of which ``Table.at`` has the best scores reached by then.
+        at: training times in seconds. ``Table.at`` has the best validation scores reached within each of them.
 
     Raises:
         ValueError: ``runs`` holds an object that is not a ``RunRecord``.
@@ -81,9 +81,7 @@ def key_of(value: Any) -> str:
 
 
 def own_options(run: Run) -> dict[str, Any]:
-    """Return the options of a run's mechanism that distinguish its row from other rows. Options that a search varied are
-    left out.
-    """
+    """Return the options that distinguish a run's row from other rows of its mechanism, without those that a search varied."""
     found = _searched(run, "attention")
     return {name: value for name, value in run["options"].items() if name not in found}
 
@@ -108,8 +106,8 @@ def _found_settings(run: Run) -> dict[str, Any]:
 def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
     """Return the runs of a dataframe without the trials of hyperparameter searches.
 
-    Runs with the best settings of a search remain. If the search later chose other settings, only the runs with the latest choice
-    remain. The column ``trials`` of these runs counts all trials of the search, even those that were recorded later.
+    Runs with the settings that a search chose remain. If the search chose other settings later, only runs with the latest choice
+    remain. Their column ``trials`` counts all trials of the search, even those that were recorded later.
     """
     trial = pl.col("trial").is_not_null()
     recorded = runs.filter(trial).group_by("study").agg(pl.col("run_id").n_unique().cast(pl.Int64).alias("recorded"))
@@ -147,8 +145,8 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
 
 
 def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished,
-    the newest run."""
+    """Return the newest finished run for each seed and each combination of values in ``columns``. If no such run finished, return
+    the newest."""
     by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
     return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
 
@@ -173,9 +171,8 @@ def _shared_task_options(run: Run) -> Mapping[str, Any]:
 
 
 def _data_key(run: Run) -> str:
-    """Return text that is equal for runs on the same data. If each seed draws its own data, it is equal for the same number of
-    examples.
-    """
+    """Return text that is equal for runs on the same data. If each seed draws its own data, the text is equal for the same number
+    of examples."""
     data = run["data"]
     if not data or not _draws_by_seed(run):
         return key_of(data) if data else ""
@@ -280,8 +277,8 @@ def _has_score(run: Run) -> bool:
 
 
 def measured_as(run: Run) -> str:
-    """Return which implementation of its mechanism a run asked for: ``auto``, or the name of one. Costs are compared only between
-    runs that asked for the same implementation."""
+    """Return ``auto`` if a run left the choice of the implementation to ``auto``, else the name of the implementation. Measured
+    costs are compared only between runs with the same result."""
     return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
 
 
@@ -356,7 +353,8 @@ def _with_unusual_heads(rows: Collection[Run]) -> set[str]:
 
 
 def _values(option: str, rows: Iterable[Run]) -> set[str]:
-    """Return the values of an option among rows, except rows for which a study searched it. A row without it has an empty text."""
+    """Return the values of an option among rows. Rows for which a study searched the option are left out. A row without the option
+    has an empty text."""
     fixed = [run for run in rows if option in own_options(run) or option not in run["options"]]
     return {key_of(run["options"][option]) if option in run["options"] else "" for run in fixed}
 

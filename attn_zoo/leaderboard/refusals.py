@@ -1,4 +1,4 @@
-"""Rules for submitted records. Each rule has a name, with which a message about the broken rule begins."""
+"""Rules for submitted records. A message about a broken rule begins with the name of the rule."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from attn_zoo.records.verify import Verdict
 LONGEST = 200
 """Longest name or title in characters."""
 SUBMITTED = "submitted/"
-"""Prefix that marks the sources of submitted records in tables with our records."""
+"""Prefix of the source of each submitted record in a table, which distinguishes it from our records."""
 
 
 class Refusal(NamedTuple):
     """Message about a rule that a submission breaks."""
 
     kind: str
-    """Kind: ``conformance``, ``data``, ``known``, ``names``, ``plugin``, ``protocol``, ``seeds``, or that of a finding of
-    ``attn-zoo records verify``, such as ``edited``."""
+    """Name of the rule: ``conformance``, ``data``, ``known``, ``names``, ``plugin``, ``protocol``, ``seeds``, or the kind of a
+    finding of ``attn-zoo records verify``, such as ``edited``."""
     words: str
 
 
 def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdict: Verdict) -> list[Refusal]:
     """Return a message for each rule that submitted records break.
 
-    The conformance tests of the mechanism are not among these rules, because they need its code.
+    The conformance tests of the mechanism are not run, because they need its code.
 
     Args:
         submitted: complete records of the submission.
-        shipped: records of our own results. The submitted records must fit into the tables made from them.
+        shipped: records of our own results, into whose tables the submitted records must fit.
         verdict: result of ``verify`` for the folder of the submission.
     """
     found = [Refusal(f.kind, f"{', '.join(f.files)}: {f.words}") for f in verdict.findings if not f.harmless]
     found += _names(submitted)
     ids = {record.run_id for record in shipped}
     known = [record for record in submitted if record.run_id in ids]
-    found += _told("known", known, "must not be among our results; report another score of it as a disputed number")
+    found += _told("known", known, "must be new, but it is among our results; report a different score as a disputed number")
     other = [record for record in submitted if record not in known and _has_other_data(record, shipped)]
     found += _told("data", other, "must read the data of our results, but the digest of a split differs; get the data again")
     rest = [record for record in submitted if record not in known and record not in other]
@@ -75,7 +75,7 @@ def is_submitted(row: Row) -> bool:
 def check_printed_name(text: str) -> str | None:
     """Return the rule that a name, title or paper breaks, or None if it breaks none.
 
-    The text must be one line of visible characters without ``<`` and ``>``.
+    The text must have 1 to ``LONGEST`` characters on one line, all of them visible, and neither ``<`` nor ``>``.
     """
     if not text.strip() or len(text) > LONGEST:
         return f"must have 1 to {LONGEST} characters"
@@ -83,7 +83,7 @@ def check_printed_name(text: str) -> str | None:
 
 
 def _names(submitted: Iterable[RunRecord]) -> Iterator[Refusal]:
-    """Return refusals for names and titles that could be taken for markup."""
+    """Yield a refusal for each name or title that could be taken for markup."""
     texts = dict[str, str]()
     for record in submitted:
         card = record.attention_card
@@ -105,11 +105,11 @@ def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:
 
 
 def _other_protocol(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], made: Iterable[Table]) -> Iterator[Refusal]:
-    """Return refusals for records that do not fit any of our tables."""
+    """Yield refusals for records that do not fit into any of our tables."""
     fitting = {file for table in made if not all(map(is_submitted, table.rows)) for row in table.rows for file in row.files}
     strange = [record for record in submitted if not record.is_trial and SUBMITTED + str(record.source) not in fitting]
     for words, records in grouped((_difference(record, shipped), record) for record in strange).items():
-        yield from _told("protocol", records, f"must be trained as a table of our results was: {words}")
+        yield from _told("protocol", records, f"must have the settings of one of our tables: {words}")
 
 
 def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
@@ -137,13 +137,15 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _of_rows(table: Table) -> Iterator[Refusal]:
-    """Return refusals for rows that we already have, and for rows that lack some of our seeds."""
+    """Yield a refusal for each row that we already have, and for each row that lacks some of our seeds."""
     ours = [row for row in table.rows if not is_submitted(row)]
     needed = set.intersection(*({run["seed"] for run in row.runs} for row in ours)) if ours else set[int]()
     for row in filter(is_submitted, table.rows):
         where = f"{row.attention} on {table.task['name']}"
         if not all(file.startswith(SUBMITTED) for file in row.files):
-            yield Refusal("known", f"{where}: the configuration must not be among our results; submit one with other options")
+            yield Refusal(
+                "known", f"{where}: the configuration must be new, but it is among our results; submit one with other options"
+            )
         elif missing := needed - {run["seed"] for run in row.runs if run["status"] in FINAL_STATUSES}:
             seeds = ", ".join(map(str, sorted(missing)))
             rule = f"the row must have a finished run with each seed of our rows; missing: {seeds}"

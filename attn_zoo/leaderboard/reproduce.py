@@ -12,7 +12,7 @@ from attn_zoo.records import RunSpec
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _CRITERION = ("until", "ceiling")
-"""Fields of a budget that no preset sets. Commands of runs with a fixed budget leave them out."""
+"""Fields of a budget that no preset sets. The command states them only for runs until a criterion."""
 _KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
 
 
@@ -23,7 +23,6 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
     The command is quoted for a POSIX shell. It does not state the data folder, which the reader adds as ``data.root=FOLDER``.
 
     Args:
-        spec: settings of the run.
         seeds: seeds to run in place of the seed in ``spec``.
     """
     several = ",".join(map(str, seeds or [spec.seed]))

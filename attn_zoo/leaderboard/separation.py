@@ -1,4 +1,4 @@
-"""Verdict on whether a task separates mechanisms: its best mechanisms must beat the controls, and mechanisms must differ."""
+"""Verdict on whether a task separates mechanisms: softmax must beat the best control, and groups of rows must differ."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
-"""Lead over the best control that the baseline needs: 30 points for percentage metrics, else 0.3 times the control's score."""
+"""Gain over the best control that the baseline needs: 30 points for percentage metrics, else 0.3 times the control's score."""
 GROUPS_NEEDED = 3
-"""Required number of groups of rows that differ significantly."""
+"""Number of groups of rows that must differ significantly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Verdict on whether a task separates mechanisms, with the evidence. A task separates mechanisms if their scores differ enough
-    to distinguish good mechanisms from bad ones. Each row of the table (a configuration or a control) is compared with every other
-    row.
-    """
+    """Verdict on whether a task separates good mechanisms from bad ones. Each row (a configuration or a control) is compared with
+    every other row."""
 
     table: Table
     rows: tuple[str, ...]
     """Labels of the compared rows."""
     left_out: tuple[str, ...]
-    """Labels of rows that were not compared, because one of their seeds failed or they have too few seeds."""
+    """Labels of rows that were not compared, because a seed failed or there are too few seeds."""
     seeds: int
     """Smallest number of seeds of a compared row."""
     pairs: int
     differing: int
     """Number of pairs that differ significantly."""
     groups: tuple[tuple[str, ...], ...]
-    """Groups of rows that differ significantly, the best first. A row that ties with members of two groups is in neither."""
+    """Groups of rows, the best group first. All rows of a group are significantly better than all rows of the next; rows that fit
+    no group are left out."""
     baseline: str
     control: str | None
     """Label of the best control."""
@@ -48,12 +47,11 @@ class Separation:
 def separates(table: Table, row: str = "softmax") -> Separation:
     """Return the verdict on whether a task separates mechanisms.
 
-    A task separates mechanisms if two conditions hold. First, the 95 % interval of the score of ``row`` minus that of the best
-    control lies above ``LEAD_NEEDED``. Second, at least ``GROUPS_NEEDED`` groups of rows differ significantly.
+    Two conditions must hold. First, the 95 % interval of the score of ``row`` minus that of the best control lies above
+    ``LEAD_NEEDED``. Second, at least ``GROUPS_NEEDED`` groups of rows differ significantly.
 
     Args:
-        table: leaderboard table of the task.
-        row: label or mechanism of the row that must beat the best control; of several rows of a mechanism, the best is taken.
+        row: label or mechanism of the row that must beat the best control. If a mechanism has several rows, its best row is taken.
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
@@ -86,13 +84,13 @@ def separates(table: Table, row: str = "softmax") -> Separation:
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Return as many groups of rows as possible, the best first. All rows of a group are significantly better than all rows of the
-    next group.
+    """Return as many groups of rows as possible, the best group first. All rows of a group are significantly better than all rows
+    of the next group.
 
-    The groups start as a longest chain of rows, each significantly better than the next. Every other row joins the first of these
-    groups that it fits; a row that fits none is left out. By Mirsky 1971 ("A dual of Dilworth's decomposition theorem"), the
-    number of groups has a second meaning. It is the smallest number of sets into which all rows can be divided so that the rows of
-    a set do not differ.
+    Each group starts with one row of a longest chain of rows, in which each row is significantly better than the next. Every other
+    row joins the first group that it fits; a row that fits none is left out. The number of groups is also the smallest number of
+    sets into which all rows can be divided so that the rows of a set do not differ (Mirsky 1971, "A dual of Dilworth's
+    decomposition theorem").
 
     Args:
         labels: labels of rows, the best first.
@@ -117,9 +115,8 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
 def _lead(
     name: str, baseline: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
 ) -> tuple[Estimate | None, list[str]]:
-    """Return the lead of the baseline over the best control, and reasons against it: it is too small, or a control is significantly
-    better.
-    """
+    """Return the gain of the baseline over the best control, and any reasons why it is not enough: the gain is too small, or a
+    control is significantly better."""
     if baseline is None or not controls:
         return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
     against = []

@@ -16,14 +16,14 @@ from attn_zoo.leaderboard.separation import Separation
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 
 _NAMED = 6
-"""Greatest number of left-out rows that are named; of more, the number is given."""
+"""Greatest number of left-out rows that a note names. If there are more, the note has only their number."""
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
     """Return the verdicts on which tasks separate mechanisms as text, in one of ``FORMATS``.
 
-    The table has one line per task. Below it stand the reasons. One more sentence says which share of all pairs of rows, counted
-    over all tasks, differ significantly.
+    The table has one line per task. Notes below it have the reasons, and the share of all pairs of rows, over all tasks, that
+    differ significantly.
     """
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)

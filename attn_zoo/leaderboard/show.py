@@ -1,7 +1,5 @@
-"""Text that ``attn-zoo show`` prints about one row, for a reviewer.
-
-It has status, score, seeds, data, code, machine and the command that repeats the runs, and more details on request.
-"""
+"""Text that ``attn-zoo show`` prints about one row, for a reviewer: status, score, seeds, data, code, machine, the command that
+repeats the runs and, on request, more details."""
 
 from __future__ import annotations
 
@@ -34,12 +32,12 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     """Return the rows that ``wanted`` names.
 
     Args:
-        wanted: run id or at least its first six characters; or a row as on the command line, such as
-            ``linformer[projected_length=64]``, or its label in tables. ``@TASK`` may be added to a row or label.
+        wanted: run id or at least its first six characters; a row as on the command line, such as
+            ``linformer[projected_length=64]``; or the label of a row in tables. A row or label may be followed by ``@TASK``.
         records: records among whose rows to search.
 
     Raises:
-        ValueError: ``wanted`` is a trial of a search, or no recorded row matches it. In the latter case the message lists all rows.
+        ValueError: ``wanted`` is a trial of a search, or it matches no recorded row; the message then lists all rows.
     """
     ids = [record for record in records if len(wanted) >= 6 and record.run_id.startswith(wanted)]
     if ids and all(record.is_trial for record in ids):

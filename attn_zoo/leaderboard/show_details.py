@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SPLITS = ("test", "valid", "train")
 _POINTS = 12
-"""Number of evenly chosen points of a learning curve that are listed, besides the best and the last."""
+"""Greatest number of evenly spaced points of a learning curve that are listed, in addition to the best and the last point."""
 
 
 def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:

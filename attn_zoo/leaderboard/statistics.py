@@ -1,13 +1,15 @@
 """Statistics over seeds in plain Python, because importing scipy takes longer than printing a table.
 
-Means have Student's t intervals, and differences have the p values of Welch's or a paired t test.
+Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. Runs until a criterion (protocol
+3) have two more statistics:
 
-Runs until a criterion (protocol 3) have two more statistics. The share of seeds that met the criterion has the exact interval of
-Clopper and Pearson (1934). The number of steps to 90 % of the ceiling (the highest possible score) is summarised by the median of
-Kaplan and Meier (1958). A seed that did not reach 90 % is censored at its last step. The interval of this median is that of
-Brookmeyer and Crowley (1982) from log-log bands, as in R's ``survfit`` with ``conf.type="log-log"``. Two conventions differ from
-R's. If the survival curve falls to 0 at the median, the lower end of the band counts as 0 at that point. If the curve is exactly
-one half between two events, the median is the first of them, not their middle.
+- The share of seeds that met the criterion has the exact interval of Clopper and Pearson (1934).
+- The number of steps to 90 % of the ceiling (the highest possible score) has the median of Kaplan and Meier (1958). A seed that did
+  not reach 90 % is censored at its last step. The interval of the median is that of Brookmeyer and Crowley (1982) from log-log
+  bands, as in R's ``survfit`` with ``conf.type="log-log"``.
+
+Two conventions differ from R's. At a time at which the survival curve falls to 0, the lower band is 0 as well. If the curve is
+exactly one half between two events, the median is the first of them; R takes their middle.
 """
 
 from __future__ import annotations
@@ -36,16 +38,13 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean over ``count`` seeds, with half the width of its interval. With one seed there is no interval and the half width is
-    None.
-    """
+    """Mean over ``count`` seeds, with half the width of its interval. With one seed, the half width is None."""
 
     mean: float
     half_width: float | None
     count: int
     ends: tuple[float, float] | None = None
-    """Ends of the interval if it is not symmetric around the mean, for example because it is cut at a bound of the metric; else
-    None."""
+    """Ends of the interval if it is not symmetric around the mean, for example because a bound of the metric cuts it; else None."""
 
     @property
     def low(self) -> float:
@@ -86,21 +85,21 @@ class Estimate:
         """Return this difference of scores as text.
 
         Args:
-            share: True for a percentage metric, whose differences are written in points of 100. Differences of other metrics are
-                written with three digits.
+            share: True for a percentage metric, whose differences are written in points of 100; others are written with three
+                digits.
             sign: ``+`` to write the sign of a positive difference.
         """
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
 
 
 def _signed(value: float, sign: str, form: str) -> str:
-    """Return a formatted number. One that rounds to zero has no sign."""
+    """Return a formatted number, without its sign if it rounds to zero."""
     text = f"{value:{sign}{form}}"
     return text.lstrip("+-") if not float(text) else text
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:
-    """Return the mean of values with its Student's t interval at level ``CONFIDENCE``. Without values, return None.
+    """Return the mean of values with its Student's t interval at level ``CONFIDENCE``, or None without values.
 
     Args:
         bounds: lowest and highest possible value, at which the interval is cut off.
@@ -136,14 +135,8 @@ def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """Return the mean over common seeds of the difference ``these`` minus ``those``. Without a common seed, return None.
-
-    The pairing by seed cancels what a seed changes on both sides.
-
-    Args:
-        these: values by seed.
-        those: values by seed that are subtracted.
-    """
+    """Return the mean of ``these`` minus ``those`` (values by seed) over the seeds that both have. Without such a seed, return
+    None."""
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
@@ -155,10 +148,12 @@ def welch(
 ) -> tuple[Estimate, float]:
     """Return the difference of two means with its interval, and the two-sided p value of Welch's t test (1947).
 
+    If a side has only one value, there is no interval, and the p value is 1.
+
     Args:
-        these: values of two or more seeds. With one seed, there is no interval, and the p value is 1.
+        these: one value per seed.
         those: values that are subtracted, of the same or of other seeds.
-        floors: smallest standard deviation to assume for each side. A smaller one is seen as an accident of few seeds.
+        floors: smallest standard deviations to assume for ``these`` and for ``those``.
         bounds: lowest and highest possible difference, at which the interval is cut off.
     """
     difference, count = statistics.fmean(these) - statistics.fmean(those), min(len(these), len(those))
@@ -176,12 +171,12 @@ def welch(
 def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
     """Return the two-sided p value of a paired t test.
 
-    Scores are rounded to steps of ``grain``, so seeds can agree too closely. The variance that rounding causes is therefore added.
+    Rounding scores to steps of ``grain`` can hide a spread over seeds. The variance of the rounding error is therefore added.
 
     Args:
         differences: differences of two scores at two or more seeds.
-        grain: smallest step between scores, such as 1 / examples. Rounding gives a difference of two scores the variance grain² /
-            6.
+        grain: smallest step between scores, such as 1 / examples. A difference of two rounded scores has the rounding variance
+            grain² / 6.
     """
     mean = statistics.fmean(differences)
     error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))
@@ -191,8 +186,8 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values that are corrected for their number (Holm 1979).
 
-    If differences with a corrected value of at most 0.05 count as significant, the probability that any of them is wrong is at most
-    5 %. This holds however the tests depend on each other.
+    If corrected values of at most 0.05 count as significant, the probability of at least one false positive is at most 5 %, even
+    for dependent tests.
     """
     corrected, most = [0.0] * len(p_values), 0.0
     for passed, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -221,8 +216,8 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. None
-    stands for more steps than were trained."""
+    """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. A
+    median of None is more than ``cap``; an end of None is not determined by the seeds."""
 
     median: float | None
     low: float | None
@@ -232,7 +227,7 @@ class Soon:
 
     @property
     def order(self) -> float:
-        """Median number of steps, by which tables are sorted. It is infinite if it is more than the steps that were trained."""
+        """Median number of steps, by which tables are sorted; infinity if the median is None."""
         return float("inf") if self.median is None else self.median
 
     def __str__(self) -> str:
@@ -242,15 +237,14 @@ class Soon:
 
 
 def until_criterion(runs: Sequence[Run]) -> bool:
-    """Return True if the budget of every run ends training when the validation score meets the criterion, which is 99 % of the
+    """Return True if every run has a budget that ends training when the validation score meets the criterion, which is 99 % of the
     highest possible score."""
     return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
 
 
 def successes(runs: Sequence[Run]) -> Successes | None:
-    """Return how many of a row's runs met the criterion. A failed run did not meet it. For runs without a criterion,
-    return None.
-    """
+    """Return how many of a row's runs met the criterion; failed runs count as not having met it. For runs without a criterion,
+    return None."""
     if not until_criterion(runs):
         return None
     count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
@@ -259,19 +253,15 @@ def successes(runs: Sequence[Run]) -> Successes | None:
 
 def share_interval(count: int, of: int) -> tuple[float, float]:
     """Return the exact interval (Clopper and Pearson) for the probability of success, after ``count`` successes in ``of``
-    trials.
-    """
+    trials."""
     tail = (1 - CONFIDENCE) / 2
     low = beta_quantile(count, of - count + 1, tail) if count else 0.0
     return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
-    """Return the median, over a row's runs, of the training steps until the validation score was 90 % of the highest possible
-    score.
-
-    Return None if the runs have no criterion, or if none of them finished.
-    """
+    """Return the median number of training steps until the validation score was 90 % of the highest possible score. Return None if
+    the runs have no criterion, or if none of them finished."""
     done = [run for run in runs if run["status"] == "done" and run["curve"]]
     if not until_criterion(runs) or not done:
         return None
@@ -282,14 +272,14 @@ def steps_to_90(runs: Sequence[Run]) -> Soon | None:
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Return the Kaplan-Meier median of times until an event, then the lower and the upper end of its interval. The median is the
+    """Return the Kaplan-Meier median of times until an event, and the lower and the upper end of its interval. The median is the
     first time at which at most half of the cases are still without the event.
 
     A median or end that the observations do not determine is None.
 
     Args:
         times: times at which the event occurred.
-        censored: times at which the observation of other cases ended without the event.
+        censored: for the other cases, the times at which their observation ended without the event.
     """
     ends: dict[str, float | None] = dict.fromkeys(("median", "low", "high"))
     share, greenwood, z = Fraction(1), 0.0, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -309,26 +299,16 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
 
 
 def t_tail(freedom: float, t: float) -> float:
-    """Return the two-sided p value of ``t``: the probability that Student's t is at least as far from 0.
-
-    Args:
-        freedom: degrees of freedom.
-        t: value of the statistic.
-    """
+    """Return the two-sided p value of ``t``: the probability that Student's t with ``freedom`` degrees of freedom is at least as
+    far from 0."""
     return 0.0 if math.isinf(t) else beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 @cache
 def t_quantile(freedom: float, level: float) -> float:
-    """Return the quantile of Student's t distribution at ``level``, which must be above one half.
-
-    Newton's method starts at the normal quantile, which is less than the result. From this start on, the probability of the tail is
-    convex, so no step goes beyond the result.
-
-    Args:
-        freedom: degrees of freedom.
-        level: probability of a smaller value.
-    """
+    """Return the quantile of Student's t with ``freedom`` degrees of freedom at probability ``level``, which must be above one
+    half."""
+    # Newton's method from the normal quantile, which is less than the result. The tail is convex above it, so no step overshoots.
     t = NormalDist().inv_cdf(level)
     front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
     for _ in range(_TERMS):

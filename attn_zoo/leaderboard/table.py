@@ -24,7 +24,7 @@ COSTS: Mapping[str, str] = {
 """Costs with which a score is compared, and the column that holds each."""
 _JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
-"""Costs that are counted, so they are the same on every machine and for every implementation. All other costs are measured."""
+"""Costs that are counted, so they are the same on every machine and for every implementation. The others are measured."""
 
 
 def runs_of(runs: pl.DataFrame) -> list[Run]:
@@ -83,11 +83,8 @@ class Block:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Return the name of the group. If ``names`` has several machines, the short names of the group's machines follow.
-
-        Args:
-            names: short names by machine.
-        """
+        """Return the name of the group: the implementation, then the short names of its machines if ``names`` has several
+        machines."""
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
@@ -98,9 +95,9 @@ class Within:
 
     budget: float | None
     score: Estimate | None
-    """Score within the budget. None if the budget is too small for this row, or if the score within it is not known."""
+    """Score within the budget. None if the budget is too small for this row, or if the score is not known."""
     spent: float | None
-    """Cost in the budget's unit at which the score was reached, median over seeds."""
+    """Cost at which the score was reached, in the unit of the budget; median over seeds."""
     over: bool
     """True if the budget is too small for this row."""
     note: str
@@ -109,11 +106,8 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Scores of all rows within the same budget of one cost.
-
-    For a measured cost, each implementation group (rows with the same requested implementation and machines) has its own budget.
-    For a counted cost, all rows have the same budget.
-    """
+    """Scores of all rows within the same budget of one cost. For a measured cost, each implementation group (rows with the same
+    requested implementation and machines) has its own budget."""
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""
@@ -143,8 +137,8 @@ class Comparison:
     difference: Estimate
     """Score of ``row`` minus score of ``against``. Its Welch interval is not corrected for the number of comparisons."""
     ratio: Estimate | None
-    """Logarithm of a ratio: the steps that ``row`` took to 90 % of the highest possible score, divided by those of ``against``. If
-    both rows reached the criterion with all seeds, they are compared by this value; otherwise it is None."""
+    """Logarithm of a quotient: the steps that ``row`` took to 90 % of the highest possible score, divided by those that ``against``
+    took. The rows are compared by this value if both reached the criterion with all seeds; otherwise it is None."""
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome
@@ -184,7 +178,7 @@ class Row:
     valid: Estimate | None
     """Validation score of the weights that were tested."""
     parts: Mapping[str, Estimate]
-    """Test score on each part of the test split that the task names, such as depths."""
+    """Test score on each named part of the test split, such as a depth."""
     train_gap: Estimate | None
     """Training score minus test score, with the same weights."""
     over_chance: Estimate | None
@@ -232,7 +226,7 @@ class Row:
     steps_to_90: Soon | None = None
     """Median number of steps to 90 % of the ceiling, with its interval; None for runs with a fixed budget."""
     margin: Estimate | None = None
-    """Test score minus that of the table's best control (the gain over the best control), with Welch's interval."""
+    """Gain over the best control: test score minus that of the table's best control, with Welch's interval."""
     verdict: Verdict | None = None
     """Verdict on a mechanism; None for controls, and if there are too few seeds."""
     against_best: Comparison | None = None
@@ -242,11 +236,11 @@ class Row:
     against_control: Comparison | None = None
     """Comparison with the best control; None for rows without a verdict."""
     unjudged: str | None = None
-    """Reason why this mechanism has no verdict although the table has verdicts; else None."""
+    """Reason why this mechanism has no verdict in a table that has verdicts; else None."""
     dominated_by: tuple[str, ...] = ()
-    """Labels of the rows that dominate this one: no worse in score and in every comparable cost, and better in one."""
+    """Labels of the rows that dominate this one; ``compare.with_fronts`` has the rule."""
     fronts: tuple[str, ...] = ()
-    """Costs, keys of ``COSTS``, for which the row is on the Pareto front."""
+    """Costs (keys of ``COSTS``) for which the row is on the Pareto front."""
 
     @property
     def label(self) -> str:
@@ -270,25 +264,19 @@ class Row:
 
     @property
     def trials(self) -> int:
-        """Number of trials (runs with other settings) of the hyperparameter search that found the row's settings, or 0 if there
-        was no search."""
+        """Number of trials (runs with other settings) of the search that found the row's settings; 0 if there was no search."""
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     def block_of(self, cost: str) -> Block | None:
         """Return the implementation group (requested implementation and machines) within which the row's ``cost`` can be compared.
-        For a counted cost, return None.
-
-        Counted costs can be compared among all rows.
-        """
+        Return None for a counted cost, which can be compared among all rows."""
         return None if cost in COUNTED else self.block
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Leaderboard table of comparable rows.
-
-    They share task, data, network (except the number of heads), budget, precision and kind of device.
-    """
+    """Leaderboard table of comparable rows. All share task, data, network (except the number of heads), budget, precision and kind
+    of device."""
 
     task: Mapping[str, Any]
     """The task's card as it was recorded."""
@@ -297,7 +285,7 @@ class Table:
     model: Mapping[str, Any]
     """Settings of the network around the mechanism. Its number of heads is that of most rows."""
     budget: Mapping[str, Any]
-    """Training budget. For a setting that was searched for each row, it holds the searched range as text."""
+    """Training budget. If a setting was searched for each row, its value is the searched range as text."""
     protocol: str
     precision: str
     device: str
@@ -314,7 +302,7 @@ class Table:
     boards: Mapping[str, Board]
     """Scores at equal budgets by cost (``time``, ``FLOPs``, ``memory``), as far as the records have these costs."""
     at: tuple[Board, ...] = ()
-    """Best scores reached within each training time that the caller asked for."""
+    """Best validation scores reached within each training time that the caller asked for."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Short name of each machine that occurs in any of the tables."""
 
@@ -330,8 +318,7 @@ class Table:
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control, which is a network that cannot select tokens by content. None if no control was run, or if the
-        table shows only the rows of another mechanism."""
+        """Row of the best control. None if no control was run, or if the table shows only the rows of another mechanism."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property
@@ -341,10 +328,8 @@ class Table:
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Return for each mechanism its row with the best validation score.
-
-    A row without a test score is returned only if no row of the mechanism has one.
-    """
+    """Return for each mechanism its row with the best validation score. Rows without a test score count only if no row of the
+    mechanism has one."""
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid

@@ -64,11 +64,11 @@ def render(
 
     Args:
         overview: show only the overview and its notes. In the terminal the overview is the heat map.
-        seeds: show the score of every seed as well.
+        seeds: also show the score of every seed.
         costs: cost columns of the heat map; by default those of the records.
         colours: colour system of the terminal; None for plain text.
         by: order of the rows, one of ``ORDERS``.
-        wide: show every column in the terminal, however narrow it is.
+        wide: show every column, even if the terminal is too narrow for all.
         legend: explain the columns in the terminal. LaTeX always explains them, and Markdown names the page that does.
 
     Raises:
@@ -125,7 +125,8 @@ def _scores_title(table: Table) -> str:
 
 
 def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -> list[list[str]]:
-    """Return cells of rows. If there are several blocks, each is under its name; with equal budgets, also under its budget."""
+    """Return the cells of all rows, by implementation group. If there are several groups, each has its name above it. With equal
+    budgets, each also has its budgets above it."""
     blocks = sorted({row.block for row, _ in body}, key=str)
     cells = []
     for block in blocks:
@@ -138,10 +139,10 @@ def _in_blocks(body: Sequence[tuple[Row, list[str]]], table: Table, view: str) -
 
 
 def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
-    """Return a table as text below its title. If it has no rows, the text is empty.
+    """Return a table as text below its title. Without rows, the text is empty.
 
     Args:
-        wide: show every column in the terminal, however narrow it is.
+        wide: show every column, even if the terminal is too narrow for all.
     """
     if not grid.body:
         return ""
@@ -158,7 +159,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Return notes as a list, one note per item. For a terminal, they are wrapped to its width."""
+    """Return notes as a list, one note per item. For the terminal, notes are wrapped to its width."""
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text

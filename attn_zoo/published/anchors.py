@@ -20,12 +20,12 @@ class Anchor:
     task: str
     """Task of the published score, in words; empty without a score."""
     differs: str
-    """How the protocol of the publication differs from ours; without a score, where we looked for one."""
+    """How the protocol of the publication differs from ours. Without a score, this text says where we looked for one."""
 
 
 def anchor(attention: str, causal: bool) -> Anchor | None:
-    """Return the anchor (the published score to compare with) of a mechanism in one direction. Return None if the ability profile,
-    which tests 12 abilities, does not include the mechanism in this direction.
+    """Return the anchor of a mechanism in one direction: the published score to compare with. Return None if the ability profile
+    (one task per ability) does not include the mechanism in this direction.
 
     Args:
         causal: True for the causal form, False for the bidirectional one.
@@ -34,8 +34,7 @@ def anchor(attention: str, causal: bool) -> Anchor | None:
 
 
 def anchors() -> dict[tuple[str, bool], Anchor]:
-    """Return all anchors (published scores to compare with). Keys are pairs of a mechanism and True for its causal form, False for
-    its bidirectional form."""
+    """Return all anchors (published scores to compare with), by mechanism and direction (True for causal)."""
     return dict(_anchors())
 
 

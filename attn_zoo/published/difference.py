@@ -30,8 +30,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Protocol):
-    """Experimental settings of a recorded row, with the same fields as those of a published score (``Protocol``). Fields that are
-    None are not compared."""
+    """Experimental settings of a recorded row: the fields of ``Protocol`` and a few more. Fields that are None are not compared."""
 
     metric: str
     seeds: int
@@ -42,12 +41,7 @@ class Facts(Protocol):
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
     """Return phrases that say how the settings of a published score differ from ours, such as ``length 2,000 there, 256 here``.
 
-    The last phrase lists the settings that the source does not state. Known flaws of the source are not among the phrases; they are
-    in ``figure.protocol`` and ``figure.source``.
-
-    Args:
-        figure: the published score.
-        facts: settings of the recorded row.
+    The last phrase lists the settings that the source does not state.
     """
     differences = [f"{figure.metric} there, {facts.metric} here"] if figure.metric != facts.metric else []
     unknown = []

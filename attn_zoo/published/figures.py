@@ -42,7 +42,7 @@ class Protocol:
     """
 
     data: str | None = None
-    """Name of the data as in the zoo's tables; equal names mean equal data."""
+    """Name of the data as in attn-zoo's tables; equal names mean equal data."""
     length: int | None = None
     """Sequence length in tokens; for pairs, the length of one of the two."""
     depth: int | None = None
@@ -62,7 +62,7 @@ class Protocol:
     chosen_on: str | None = None
     """Split on which the tested weights were selected."""
     flaws: tuple[str, ...] = ()
-    """Flaws of the results on this task; see ``Source.flaws`` for those of all results."""
+    """Flaws of the results on this task. ``Source.flaws`` has the flaws of all results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Wrong means, by the table or section that prints them. A printed mean is wrong if it is not the computed mean, rounded.
-        If the computed mean lies halfway between two printable numbers, both are right."""
+        """Wrong means, by the table or section that prints them. A printed mean is wrong if it differs from the computed mean by
+        more than half a unit of its last digit."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 
@@ -120,13 +120,7 @@ def sources() -> tuple[Source, ...]:
 
 
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
-    """Return all published numbers, or those of one task, one mechanism or one metric.
-
-    Args:
-        task: registered name of a task; None for all.
-        attention: registered name of a mechanism; None for all.
-        metric: name of a metric; None for all.
-    """
+    """Return all published numbers, or only those of one task, one mechanism (both by registered name) or one metric."""
     return tuple(
         figure
         for entry in _entries()
@@ -138,7 +132,7 @@ def figures(task: str | None = None, attention: str | None = None, metric: str |
 
 
 def published_for(task: str, attention: str) -> tuple[Figure, ...]:
-    """Return the published scores of a mechanism on a task, sorted by source. If there are none, the result is empty."""
+    """Return the published scores of a mechanism on a task, sorted by source."""
     return figures(task, attention, SCORE)
 
 
@@ -196,7 +190,8 @@ def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, A
 
 
 def _protocol(given: Mapping[str, Any], names: Sequence[str | None]) -> tuple[Protocol, dict[str, Any]]:
-    """Return the protocol of a task, with the settings that a source states for this mechanism or model alone, and its options."""
+    """Return the protocol and the options of a task. Settings that a source states for this mechanism or model alone take
+    precedence."""
     special = {key: value for name in names for key, value in given.get("of", {}).get(name, {}).items()}
     options = special.pop("options", {})
     facts = {**{key: value for key, value in given.items() if key != "of"}, **special}

@@ -10,7 +10,8 @@ from attn_zoo.published.figures import SCORE, figures
 
 LEAST_SOURCES = 3
 LEAST_GAP = 5.0
-"""Smallest difference of scores in points that every source must show. Scores of one mechanism differ by less between sources."""
+"""Smallest difference in points that two mechanisms must have in every source. One mechanism's scores differ less between
+sources."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from attn_zoo.registry import attention_options, attentions, card
 from attn_zoo.rows import RowName
 
 CUDA_DTYPE = torch.bfloat16
-"""Data type of matrix products that ``auto`` assumes when it chooses an implementation on CUDA."""
+"""Data type for which ``auto`` chooses an implementation on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Refusal:
 
 
 def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[list[Candidate], list[Refusal]]:
-    """Return the mechanisms that meet the requirements, the cheapest first, and those that do not, with the reasons.
+    """Return two lists: the mechanisms that meet the requirements, the cheapest first, and those that do not, with the reasons.
 
     Args:
-        rows: mechanisms with options to choose among. Softmax is added to them. By default all mechanisms except controls.
+        rows: mechanisms with options to choose among; by default all mechanisms except controls. Softmax is always added.
 
     Raises:
         ValueError: the cost of softmax cannot be counted for these requirements.
@@ -148,11 +148,7 @@ def _bytes(required: Requirements, row: RowName, counts: Counts, options: Any) -
 
 
 def build(required: Requirements, row: RowName) -> MultiHeadAttention:
-    """Build an attention layer with a mechanism and its projections, on the current default device.
-
-    Args:
-        required: sizes and direction of the layer.
-        row: mechanism with its options and implementation.
+    """Build an attention layer from the sizes of ``required`` and the mechanism of ``row``, on the current default device.
 
     Raises:
         UnknownNameError: the mechanism, an option or the implementation is unknown.

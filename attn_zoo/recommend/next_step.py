@@ -21,7 +21,8 @@ CONTROL = "uniform"
 
 
 def evidence_command(found: Recommendation) -> str | None:
-    """Return the command whose results could change a recommendation of softmax, or None if no command could."""
+    """Return the command that gathers evidence on the mechanism of ``Recommendation.untried``. Return None if no command could
+    change the recommendation."""
     untried = found.untried()
     if untried is None:
         return None
@@ -41,7 +42,7 @@ def evidence_command(found: Recommendation) -> str | None:
 
 
 def _fit(required: Requirements, each: Candidate, tasks: Sequence[Ability]) -> bool:
-    """Return True if the options, whose sizes are those of the required length, can be built at the lengths of the tasks."""
+    """Return True if the candidate's options, chosen for the required length, also fit the lengths of the tasks."""
     try:
         with torch.device("meta"):
             for length in {int(task.table.task["length"]) for task in tasks}:
@@ -62,7 +63,7 @@ def _reading(task: str, causal: bool) -> str:
 
 
 def code(found: Recommendation, taken: Candidate) -> str:
-    """Return Python code that builds a layer with a candidate or, for a trained model, replaces softmax by it."""
+    """Return Python code that uses a candidate: it builds a layer or, for a trained model, replaces softmax."""
     required = found.required
     options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
     if required.trained:

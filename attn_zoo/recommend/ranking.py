@@ -1,4 +1,4 @@
-"""Choice of the recommended mechanism among the candidates. If no candidate matches softmax, it is softmax."""
+"""Choice of the recommended mechanism among the candidates. If no candidate matches softmax, softmax is recommended."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Recommendation:
     """Mechanisms that meet the requirements, the cheapest first."""
     refused: tuple[Refusal, ...]
     answer: Answer
-    """Answer of the records to the use case, with the candidates as the only mechanisms."""
+    """Answer of the records to the use case: which of the candidates to use."""
     judged: Mapping[str, tuple[Judgement, ...]]
-    """Verdicts on each candidate except softmax, by mechanism, on all recorded tasks of the required direction."""
+    """For each mechanism among the candidates except softmax, its verdicts on all recorded tasks of the required direction."""
     transplanted: frozenset[str]
     """Mechanisms that were put into a trained model."""
     named: bool
@@ -42,17 +42,13 @@ class Recommendation:
         return self.candidate(BASELINE)
 
     def candidate(self, attention: str) -> Candidate | None:
-        """Return the cheapest candidate of a mechanism, or None if there is none.
-
-        Args:
-            attention: name of the mechanism.
-        """
+        """Return the cheapest candidate of a mechanism, or None if there is none."""
         return next((each for each in self.candidates if each.attention == attention), None)
 
     @property
     def qualified(self) -> list[Candidate]:
-        """Candidates that are cheaper than softmax and match it on every deciding task, the cheapest first. A deciding task is one
-        on whose scores the recommendation is based."""
+        """Candidates that are cheaper than softmax and match it on every deciding task (one on whose score the recommendation is
+        based), the cheapest first."""
         names = dict.fromkeys(choice.attention for choice in self.answer.chosen)
         return [each for name in names if (each := self.candidate(name))]
 
@@ -63,28 +59,23 @@ class Recommendation:
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest to
-        softmax."""
+        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
 
     def at_deciding(self, attention: str) -> list[Judgement]:
-        """Return the verdicts on a mechanism on the deciding tasks, on whose scores the recommendation is based.
-
-        Args:
-            attention: name of the mechanism.
-        """
+        """Return the verdicts on a mechanism on the deciding tasks (those on whose scores the recommendation is based)."""
         deciding = {name for name, _ in self.answer.evidence}
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Return the candidate for which more runs are most likely to change the recommendation, and the deciding tasks on which
-        it does not yet match softmax.
+        """Return the candidate for which more runs are most likely to change the recommendation, and the deciding tasks on which it
+        does not match softmax yet. Return None if there is no such candidate.
 
-        The candidate is cheaper than softmax, and did not lose on any deciding task (a task on which the recommendation is based).
-        Of several such candidates, the one with the fewest tasks left is returned. Ties are broken by the number of recorded
-        tasks on which the candidate matches softmax, then by cost. Return None if there is no such candidate.
+        The candidate is cheaper than softmax, and did not lose on a deciding task (a task on which the recommendation is based). If
+        there are several, the one with the fewest tasks left is returned; among these, the one that matches softmax on the most
+        recorded tasks, then the cheapest.
         """
         found = []
         for each in self.candidates:
@@ -104,15 +95,14 @@ def recommend(
     *,
     rows: Sequence[RowName] = (),
 ) -> Recommendation:
-    """Return the cheapest mechanism that meets the requirements and takes fewer FLOPs than softmax.
+    """Return a recommendation: the cheapest mechanism that meets the requirements and takes fewer FLOPs than softmax.
 
-    On every deciding task, the mechanism must also match softmax and beat the controls, which cannot select tokens by content. If
-    there is no such mechanism, softmax is recommended.
+    On every deciding task (one on whose score the recommendation is based), the mechanism must also match softmax and beat the
+    controls, which cannot select tokens by content. If there is no such mechanism, softmax is recommended.
 
     Args:
-        required: requirements, which also say which tasks decide.
-        tables: leaderboard tables of the records.
-        transplant: content of a file of ``attn-zoo transplant``, which decides for a trained model.
+        required: requirements, which also choose the deciding tasks.
+        transplant: content of a file that ``attn-zoo transplant`` wrote. For a trained model, it takes the place of the tasks.
         rows: mechanisms with options to choose among; by default all mechanisms except controls.
 
     Raises:

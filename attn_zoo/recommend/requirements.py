@@ -19,7 +19,7 @@ DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward p
 class Requirements:
     """Requirements on an attention layer that is used at one length.
 
-    Errors name the options of ``attn-zoo recommend``.
+    Error messages name the options of ``attn-zoo recommend``, such as ``--width``.
 
     Raises:
         UnknownNameError: the use case is unknown.
@@ -66,7 +66,7 @@ class Requirements:
             )
         if self.reads_past and self.cross:
             raise ValueError(
-                "--cross cannot be combined with --causal or --decode, because keys then come from another sequence. Leave "
+                "--cross cannot be combined with --causal or --decode, because its keys come from another sequence. Leave "
                 "--cross or the others out"
             )
         if self.decode and self.direction == "training":
@@ -98,16 +98,17 @@ class Requirements:
 
     @property
     def reads_past(self) -> bool:
-        """True if the layer must be causal: because of ``causal``, or because of ``decode``, since generation is always causal."""
+        """True if the layer must be causal. Generation (``decode``) is always causal."""
         return self.causal or self.decode
 
     @property
     def geometry(self) -> Geometry:
-        """Sizes and direction for which the mechanism of the layer is built."""
+        """Sizes and direction of the layer, for which its mechanism is built."""
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Return the tasks on whose scores the recommendation is based, as a use case (``Need``).
+        """Return the use case (``Need``) on whose tasks the recommendation is based. If the user named no use case, the returned
+        one has the named task or, if no task was named, all recorded tasks.
 
         Args:
             recorded: title of each recorded task of the required direction (causal or bidirectional), by the task's name.

@@ -30,7 +30,7 @@ _WORDS: dict[Judged, str] = {
     "few seeds": "too few seeds on",
     "not run": "not run on",
 }
-"""Words for these verdicts, before the number of tasks."""
+"""Words for each of these verdicts, before the number of tasks."""
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:

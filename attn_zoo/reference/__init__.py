@@ -21,7 +21,7 @@ def shipped() -> list[str]:
 
 
 def default() -> Path:
-    """Return the path of the packed file with the first set of shipped results that this installation has.
+    """Return the path of the packed file of the first set in ``SETS`` that this installation has.
 
     Raises:
         ValueError: this installation has no shipped results.

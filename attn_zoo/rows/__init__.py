@@ -1,7 +1,7 @@
 """Names of rows, parsed and printed: ``NAME[:IMPLEMENTATION][[OPTION=VALUE,...]]``, as in ``linformer:sdpa[projected_length=64]``.
 
-Every command names a mechanism, its options and its implementation this way, and tables print the same names. In a list, commas
-separate rows, and ``OPTION=A|B`` gives one row for each of the values. Importing this package does not load PyTorch.
+All commands and tables use these names. In a list, commas separate rows, and ``OPTION=A|B`` gives one row for each of the values.
+Importing this package does not load PyTorch.
 
 A hybrid uses several mechanisms in turn over the layers of a network: ``3*linformer[projected_length=64]+softmax`` is three layers
 of Linformer and one of softmax, repeated up to the depth. The ``attention`` of a hybrid is the pattern of its layers,

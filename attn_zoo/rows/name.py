@@ -13,7 +13,7 @@ from typing import Any, Protocol
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
 """Pattern for the name of a mechanism, implementation or option."""
 TIMES = re.compile(r"([1-9]\d{0,3})\s*\*\s*(.*)", re.DOTALL)
-"""Pattern for a part of a hybrid, such as ``3*linformer``: a number of layers, and the mechanism or row that they use."""
+"""Pattern for a part of a hybrid such as ``3*linformer``: the number of layers, then their mechanism or row."""
 _PLAIN = re.compile(r"[\w.+/-]+")
 
 
@@ -27,7 +27,7 @@ class RowName:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Given options; all others have their defaults."""
     implementation: str = "auto"
-    """Implementation; for a hybrid one for all mechanisms, or one for each, joined by ``+`` in the order of ``parts``."""
+    """Implementation. A hybrid has one for all its mechanisms, or one for each, joined by ``+`` in the order of ``parts``."""
 
     def __str__(self) -> str:
         if self.is_hybrid:
@@ -52,8 +52,8 @@ class RowName:
 
     @property
     def turn(self) -> tuple[str, ...]:
-        """Mechanism of each layer, up to where the pattern of a hybrid repeats: ``3*linformer+softmax`` gives four. If the row is
-        not a hybrid, there is one mechanism.
+        """Mechanism of each layer until the pattern of a hybrid repeats: ``3*linformer+softmax`` has four entries. A row that is
+        not a hybrid has one entry.
 
         Raises:
             ValueError: ``attention`` is not a valid pattern of a hybrid.
@@ -71,9 +71,8 @@ class RowName:
         return tuple(found)
 
     def parts(self) -> list[RowName]:
-        """Return one row for each mechanism of a hybrid, in the order of their first layers.
-
-        If the row is not a hybrid, return the row itself.
+        """Return one row for each mechanism of a hybrid, in the order of their first layers. For any other row, return the row
+        itself.
 
         Raises:
             UnknownNameError: an option belongs to no mechanism of the hybrid.
@@ -100,11 +99,11 @@ class RowName:
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """Return the row after ``change`` was applied to it or, for a hybrid, to the row of each of its mechanisms."""
+        """Return the row with ``change`` applied. For a hybrid, ``change`` is applied to the row of each mechanism."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
-        """Return for each of the ``depth`` layers of a network the row of its mechanism.
+        """Return the row of each layer of a network with ``depth`` layers.
 
         Raises:
             ValueError: the network has fewer layers than the pattern of the hybrid.
@@ -133,8 +132,8 @@ def row_of(run: _Run) -> RowName:
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Return a row for the hybrid whose layers follow the pattern ``turn``. A pattern that repeats itself is shortened to its
-    repeated part.
+    """Return a row for the hybrid whose layers follow the pattern ``turn``. If ``turn`` repeats a shorter pattern, the row has the
+    shorter one.
 
     Args:
         turn: mechanism of each layer; at least two of them differ.

@@ -21,17 +21,17 @@ FORM = (
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
-    """Return the rows that one or more texts name, with options of the types that the mechanisms declare.
+    """Return the rows that one or more texts name. Their options have the types that the mechanisms declare.
 
     Args:
         texts: rows separated by commas; ``OPTION=A|B`` gives one row for each value.
-        plain: reason why rows must not name an implementation, for the error. If it is empty, rows may name one.
-        hybrids: True if hybrids are allowed, which need a network of several layers.
+        plain: reason why rows must not name an implementation, for the error message. If it is empty, rows may name one.
+        hybrids: True to allow hybrids, which need a network of several layers.
 
     Raises:
         UnknownNameError: a mechanism, implementation or option is unknown.
-        ValueError: a text is not a row, a row is named twice, none is named, an option breaks its rule, or a row is a hybrid and
-            ``hybrids`` is False.
+        ValueError: a text is not a row, no row is named, a row is named twice, an option breaks its rule, a row names an
+            implementation although ``plain`` is given, or a row is a hybrid although ``hybrids`` is False.
     """
     given = [texts] if isinstance(texts, str) else list(texts)
     read = [row for text in given for part in split(text) for row in read_rows(part)]
@@ -51,13 +51,14 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
 
 
 def only_row(key: str, text: str, *, hybrids: bool = False) -> RowName:
-    """Return the row that a text names. The text must name exactly one row. ``rows_of`` describes how a row is written.
+    """Return the only row that a text names. ``rows_of`` describes how a row is written.
 
     Args:
         key: key or option of the command line, for messages.
 
     Raises:
-        UnknownNameError, ValueError: ``rows_of`` raises this error for the text, or the text names several rows (ValueError).
+        UnknownNameError: as in ``rows_of``.
+        ValueError: as in ``rows_of``, or the text names several rows.
     """
     row, *others = rows_of(text, hybrids=hybrids)
     if others:
@@ -106,9 +107,8 @@ def read_rows(text: str) -> list[RowName]:
 
 
 def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
-    """Return the hybrids of a text from its pieces between ``+``. A repeated mechanism gets the options of the first piece that
-    gives any.
-    """
+    """Return the hybrids of a text from its pieces between ``+``. If a mechanism is repeated, its options must be given in only one
+    piece, or be the same in all."""
     turn: list[str] = []
     given: dict[str, list[RowName]] = {}
     for piece in pieces:
@@ -202,25 +202,18 @@ def convert_options(row: RowName) -> RowName:
 
 
 def option(default: Any, words: str) -> Any:
-    """Return a dataclass field for one key of the command line, with its default and help text.
-
-    Args:
-        default: default of the field.
-        words: help text of the key.
-    """
+    """Return a dataclass field for one key of the command line, with its default and its help text (``words``)."""
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
     return field(default=default, metadata={"help": words})
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values converted to the types of the fields of a dataclass. Text becomes a number, a truth value or a member of an
-    enumeration.
+    """Return ``given`` (values by name of field) with values of the types that the dataclass ``kind`` declares. Text becomes a
+    number, a truth value or a member of an enumeration.
 
     Args:
         owner: name of the mechanism or task, for messages.
-        kind: the dataclass.
-        given: values by name of field.
 
     Raises:
         UnknownNameError: a name is not a field.
@@ -259,8 +252,7 @@ def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
 
     Args:
         label: name of the field for the message.
-        kind: dataclass that has the field itself, or has it in a nested dataclass.
-        error: OmegaConf's error.
+        kind: dataclass that has the field, possibly in a nested dataclass.
         key: key of the field, with dots for nested dataclasses; by default the key that the error states.
     """
     *above, last = re.sub(r"\[.*", "", key or error.full_key).split(".")
@@ -288,9 +280,9 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """Return for each row the name of the only option that varies among the rows of its mechanism and implementation.
+    """Return, for each row, the name of the only option that varies among the rows with its mechanism and implementation.
 
-    If no option varies among these rows, or several do, the name is None.
+    If no option varies, or several do, the name is None.
     """
     found: list[str | None] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Abilities, each tested by one task, and verdicts of mechanisms on them: against softmax and against the best control."""
+"""Abilities of mechanisms, each tested by one task, and verdicts on mechanisms against softmax and the best control."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Outcome
 
 ACCEPT = 5.0
-"""Largest loss with which a mechanism still matches softmax: points for percentage metrics, else per cent of softmax's score."""
+"""Largest loss with which a mechanism matches softmax, in points for percentage metrics, else in per cent of softmax's score."""
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """Ability of mechanisms, such as recall, that one task tests in one direction (bidirectional or causal). It holds the best row
-    of each mechanism; a row has the scores of one configuration."""
+    """Ability, such as recall, that one task tests in one direction (bidirectional or causal), with each mechanism's scores."""
 
     name: str
     """Unique name: the title of the task, with its direction."""
     table: Table
     rows: Mapping[str, Row]
-    """Row with the best validation score, by mechanism."""
+    """For each mechanism, the row (scores of one configuration) with the best validation score."""
     no_evidence: str | None
-    """Reason why the task is not evidence about mechanisms, such as that none beats the best control. None if it is evidence."""
+    """Reason why the task is not evidence, for example that no mechanism beats the best control. None if it is evidence."""
 
     @property
     def causal(self) -> bool:
@@ -51,23 +50,23 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on one mechanism on the task of one ability, with the row of its scores and its difference from softmax."""
+    """Verdict on how well one mechanism does on the task of one ability."""
 
     ability: Ability
     row: Row | None
     gain: Estimate | None
-    """Score of the mechanism minus that of softmax, in the unit of the ability, with a positive sign if the mechanism is better.
-    None for softmax, and if a score is missing."""
+    """Difference between the scores of the mechanism and of softmax, in the unit of the ability, positive if the mechanism is
+    better. None for softmax, and if a score is missing."""
     verdict: Judged
 
     @property
     def name(self) -> str:
-        """Name of the ability and, if the mechanism was run with several options on its task, the options that were judged."""
+        """Name of the ability. If the mechanism was run with several options on its task, the judged options follow."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Return, for each table, the ability that its task tests, in the order of the tables."""
+    """Return the ability that the task of each table tests, in the order of the tables."""
     found = [shown_rows(table) for table in tables]
     return [
         Ability(name, table, rows, unshaded(table, list(rows.values())))
@@ -78,8 +77,7 @@ def abilities(tables: Sequence[Table]) -> list[Ability]:
 def names(tables: Sequence[Table]) -> list[str]:
     """Return a unique name for each table: the task's title, with ``(causal)`` for causal tasks.
 
-    If two tables would have the same name, their names also say whether the network has a short convolution. Names that are still
-    equal get a number.
+    Equal names also say whether the network has a short convolution. Names that are still equal get a number.
     """
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
@@ -89,21 +87,22 @@ def names(tables: Sequence[Table]) -> list[str]:
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
     """Return the verdict on a mechanism on the task of one ability.
 
-    The mechanism's ``gain`` is its score minus that of softmax. A control is a network that cannot select tokens by content. A
-    mechanism that is significantly better than the best control is
+    A mechanism without enough scores is ``not run``, ``failed`` or ``few seeds``. Softmax is ``above controls`` if it is
+    significantly better than the best control (a network that cannot select tokens by content), else ``no better``.
 
-    - ``better``, if it is significantly better than softmax;
-    - ``as good``, if the 95 % interval of its gain lies above ``-accept``, or if the mechanism and softmax both reached the
-      criterion (99 % of the highest possible score) with all seeds;
+    Any other mechanism that is significantly better than the best control is
+
+    - ``better``, if its score is significantly better than that of softmax;
+    - ``as good``, if the 95 % interval of its ``gain`` (its score minus that of softmax) lies above ``-accept``, or if the
+      mechanism and softmax both reached the criterion (99 % of the highest possible score) with all seeds;
     - ``worse``, if it is significantly worse than softmax;
     - ``unclear`` in all other cases.
 
-    A mechanism that is not better than the best control is ``no better`` in two cases: it is significantly worse than softmax, or
-    softmax is not better than the best control either. Otherwise it is ``unclear``. Softmax itself is ``above controls`` or ``no
-    better``. Without enough scores, the verdict is ``not run``, ``failed`` or ``few seeds``.
+    A mechanism that is not significantly better than the best control is ``no better`` if it is significantly worse than softmax,
+    or if softmax is not better than the best control either. Otherwise it is ``unclear``.
 
     Args:
-        accept: largest loss against softmax that does not count, in the unit of the ability.
+        accept: largest acceptable loss against softmax, in the unit of the ability.
     """
     row = ability.rows.get(attention)
     gain = None if row is None or attention == BASELINE else _gain(ability, row)

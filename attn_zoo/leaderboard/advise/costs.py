@@ -11,8 +11,8 @@ from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Size in bytes of a mechanism's recurrent state, and of softmax's keys and values at the same length. Sizes from
-    records are sums over all layers of a network; sizes in a recommendation are those of one layer."""
+    """Size in bytes of a mechanism's recurrent state, and of softmax's keys and values at the same length. Sizes from records are
+    sums over all layers of a network. In a recommendation, sizes are those of one layer."""
 
     bytes: int
     softmax: int
@@ -23,16 +23,15 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counted costs of one mechanism relative to softmax: its FLOPs as a share of softmax's (the least and the greatest share over
-    several tasks), and the sizes of its recurrent state."""
+    """Counted costs of one mechanism relative to softmax, over several tasks."""
 
     shares: tuple[float, float] | None
-    """Least and greatest FLOPs of the mechanism as a share of softmax's, over all tasks. None if no task has counts of both. A
-    count of 0 is treated as unknown: only matrix products are counted, but a Fourier transform or a mean takes time as well."""
+    """Smallest and largest share of softmax's FLOPs that the mechanism takes, over the tasks with counts of both. None if there is
+    no such task. A count of 0 is treated as unknown: only matrix products are counted, and other operations take time as well."""
     share_unknown: bool
     """True if a task lacks the FLOPs of the mechanism or of softmax."""
     states: tuple[State, ...]
-    """Sizes on each causal task for which the mechanism's and softmax's sizes are both known, the longest task first."""
+    """One entry per causal task for which the sizes of the mechanism and of softmax are both known, the longest task first."""
     state_unknown: bool
     """True if a causal task lacks the size of the mechanism's or of softmax's state."""
     length: int = LENGTH
@@ -45,8 +44,8 @@ class Cost:
 
     @property
     def smaller(self) -> bool:
-        """True if the size of the mechanism's recurrent state is known on every causal task, and is smaller than softmax's keys
-        and values on each."""
+        """True if, on every causal task, the mechanism's recurrent state has a known size and is smaller than softmax's keys and
+        values. False without a causal task."""
         return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
 
     @property
@@ -65,8 +64,7 @@ class Cost:
 
 
 def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
-    """Return the counted costs of a mechanism, from its rows in ``abilities``. Abilities are left out if the mechanism has no score
-    on their task."""
+    """Return the counted costs of a mechanism over the tasks of ``abilities`` on which it has a score."""
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0

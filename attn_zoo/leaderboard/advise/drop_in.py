@@ -18,23 +18,24 @@ _QUALITIES = {
     "pairs_spearman": ("similarity of pairs", "the order of similarities should stay the same as the teacher's on other text"),
     "pairs_auc": ("paraphrases", "pairs with the same meaning should still be distinguished from other pairs"),
 }
-"""Qualities of a fine-tuned student: the name of each, and why it is evidence for the use case."""
+"""For each quality of a fine-tuned student, its name and why it is evidence for the use case."""
 
 _Row = dict[int, Mapping[str, float | None]]
-"""Scores of one student by seed: for each seed, the score by quality, a key of ``_QUALITIES``."""
+"""Scores of one student, by seed and then by quality (a key of ``_QUALITIES``)."""
 
 
 def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
     """Return which mechanism to use in place of softmax in a trained encoder.
 
-    The evidence consists of the scores of students, which are copies of the encoder with another mechanism. Each score measures
-    one quality, such as the similarity of passages. A quality counts if the teacher (the original encoder) is significantly better
-    than the best control. A mechanism is recommended under the conditions of ``needs.answer``. The FLOPs of a mechanism are those
-    of all its layers at the length of the passages.
+    The evidence is the scores of students, which are copies of the encoder (the teacher) with another mechanism. Each score
+    measures one quality, such as the similarity of passages. A quality counts if the teacher is significantly better than the best
+    control. A mechanism can be recommended if all its layers together take fewer FLOPs than softmax at the length of the passages.
+    On every quality that counts, it must also lose less than ``accept`` against the teacher and be significantly better than the
+    best control.
 
     Args:
-        found: content of a file that ``attn-zoo transplant`` wrote. If it is None, the answer has no evidence.
-        accept: largest acceptable loss against softmax, in points of 100.
+        found: content of a file that ``attn-zoo transplant`` wrote; None for no evidence.
+        accept: largest acceptable loss against the teacher, in points of 100.
         candidates: mechanisms to choose among; None for all.
 
     Raises:
@@ -82,7 +83,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 
 
 def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
-    """Return the first point of each student and its qualities by seed. Students that failed with a seed are left out."""
+    """Return, for each student, its first point and its qualities by seed. Students that failed with a seed are left out."""
     mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
     starts = grouped((point["label"], point["init"]) for point in mine)
     rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}

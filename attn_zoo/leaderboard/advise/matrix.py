@@ -30,8 +30,8 @@ NO_VERDICT = "?"
 def verdict_matrix(tables: Sequence[Table]) -> str:
     """Return the matrix of verdicts as Markdown: the meaning of the signs, then one table per direction (bidirectional, causal).
 
-    Each table has one row per mechanism and one column per task. Softmax is the first row. The other mechanisms are sorted by the
-    share of their tasks on which they match softmax, the largest share first.
+    Each table has one row per mechanism and one column per task. Softmax comes first. The others are sorted by the share of their
+    tasks on which they match softmax, the largest share first.
     """
     found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
     directions = dict.fromkeys(column.direction for column in found.columns)

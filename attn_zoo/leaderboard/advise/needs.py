@@ -17,17 +17,18 @@ class Need:
 
     title: str
     tasks: Mapping[tuple[str, bool], str]
-    """For each task, the reason why its score is evidence. Keys are pairs of the task's name and True if it is causal."""
+    """For each task, the reason why its score is evidence. Keys are pairs: the task's name, and True if the task is causal."""
     small_state: bool = False
-    """True if the recurrent state must be smaller than softmax's keys and values. The smallest state is then recommended first."""
+    """True if the recurrent state must be smaller than softmax's keys and values. The mechanism with the smallest state is then
+    recommended first."""
     name: str = ""
     """Name on the command line."""
     shortest: int = 0
-    """Number of tokens below which a task does not count, because the use case is about long inputs."""
+    """Number of tokens that a task needs to count as evidence; above 0 if the use case is about long inputs."""
 
     @property
     def directions(self) -> tuple[bool, ...]:
-        """Directions of the tasks, True for causal. A use case with tasks in both directions has one answer per direction."""
+        """Directions of the tasks: True for causal, False for bidirectional. There is one answer per direction."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
 
@@ -88,16 +89,15 @@ NEEDS = (
     ),
     Need("Recall exact tokens", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
 )
-"""Use cases that are judged by scores on tasks. A fifth, replacing softmax in a trained encoder, is judged by ``drop_in``."""
+"""Use cases that are judged by scores on tasks. ``drop_in`` judges one more: replacing softmax in a trained encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Score of a mechanism minus that of softmax on one task, with the sign changed if lower scores are better. It is positive if
-    the mechanism is better."""
+    """Difference between the scores of a mechanism and of softmax on one task, positive if the mechanism is better."""
 
     at: str
-    """Name of the task, or of the quality of an encoder."""
+    """Name of the task or, for a trained encoder, of the quality that the score measures."""
     amount: Estimate
     unit: str
 
@@ -114,7 +114,7 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Lowest lower end of the intervals of ``gains``, the differences from softmax."""
+        """Smallest lower end among the intervals of ``gains``."""
         return min(gain.amount.low for gain in self.gains)
 
 
@@ -130,41 +130,42 @@ class Answer:
     no_evidence: tuple[tuple[str, str], ...]
     """Names of recorded tasks that do not count as evidence, each with the reason."""
     compared: bool
-    """True if a mechanism that is cheaper than softmax has enough seeds on all tasks that count as evidence."""
+    """True if at least one mechanism that is cheaper than softmax has enough seeds on every task that counts as evidence."""
     missing: tuple[str, ...]
     """Names of the use case's tasks that have no records."""
     chosen: tuple[Choice, ...]
     """Mechanisms that can be recommended, the cheapest first."""
     nearest: Choice | None
-    """Cheaper mechanism that loses least on its worst task. None if a mechanism is recommended or none has a verdict."""
+    """Among the mechanisms that are cheaper than softmax, the one that loses least on its worst task. None if a mechanism is
+    recommended, or if no cheaper mechanism has a verdict on every task."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, or of the qualities of an encoder, that count as evidence."""
     lengths: tuple[int, ...] = ()
     """Input lengths of the tasks that count as evidence, in ascending order."""
     shortest: int = 0
-    """Number of tokens below which a task does not count as evidence."""
+    """Number of tokens that a task needs to count as evidence."""
 
     @property
     def scored_at(self) -> str:
-        """Shortest and longest input of the evidence in tokens, such as ``36 to 80``. Without known lengths, the text is empty."""
+        """Lengths of the evidence in tokens, such as ``36 to 80``; empty if no length is known."""
         return " to ".join(dict.fromkeys(f"{length:,}" for length in (self.lengths[:1] + self.lengths[-1:])))
 
 
 Pricing = Callable[[str, Sequence[Ability]], Cost | None]
-"""Function that returns the cost of a mechanism over some abilities, or None if the mechanism cannot be recommended."""
+"""Function from a mechanism and abilities to the cost of the mechanism, or None if it cannot be recommended."""
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a function that takes a mechanism and several abilities, and returns the mechanism's counted costs on their tasks.
+    """Return a function from a mechanism and abilities to the mechanism's counted costs on their tasks.
 
     Args:
-        names: mechanisms that may be recommended, or None for all. For other mechanisms, the returned function returns None.
+        names: mechanisms that may be recommended; None for all. For any other mechanism, the function returns None.
     """
     return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
 
 
 def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
-    """Return an answer to a use case for each direction (bidirectional, causal) of its tasks. ``answer`` states the rules."""
+    """Return one answer to a use case per direction (bidirectional, causal) of its tasks, by the rules of ``answer``."""
     words = {False: "bidirectional", True: "causal"} if len(need.directions) > 1 else {}
     return [replace(answer(need, causal, abilities, accept, priced), direction=words.get(causal, "")) for causal in need.directions]
 
@@ -172,17 +173,14 @@ def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pri
 def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
     """Return which mechanisms to use for a use case in one direction, the cheapest first.
 
-    A mechanism can be recommended if it takes fewer FLOPs than softmax. On every ability that counts as evidence, it must match
-    softmax and beat the best control. With ``need.small_state``, its recurrent state must be smaller than softmax's keys and
-    values, and the smallest state comes first. An ability (what one task tests) counts as evidence if softmax beats the best
-    control on that task. Softmax needs at least ``SEEDS_NEEDED`` seeds, and the task at least ``need.shortest`` tokens.
+    A task counts as evidence if it has at least ``need.shortest`` tokens, and if softmax has at least ``SEEDS_NEEDED`` seeds on it
+    and beats the best control. A mechanism can be recommended if it takes fewer FLOPs than softmax, and if it matches softmax and
+    beats the best control on every task that counts. With ``need.small_state``, its recurrent state must also be smaller than
+    softmax's keys and values, and the mechanism with the smallest state comes first.
 
     Args:
-        need: the use case.
-        causal: direction of the tasks.
-        abilities: abilities that were recorded.
-        accept: largest acceptable loss against softmax, in points for percentage metrics, else in per cent of softmax's score.
-        priced: function that gives the cost of each mechanism. By default it gives the recorded cost at 4,096 tokens.
+        accept: largest acceptable loss against softmax, as in ``ACCEPT``.
+        priced: function that returns the cost of a mechanism over abilities; by default the recorded cost at 4,096 tokens.
     """
     ours = [
         (ability, _no_evidence(ability, need.shortest))

@@ -23,23 +23,24 @@ _CLAUSES: Mapping[Judged, str] = {
     "failed": "It failed with at least one seed on",
     "few seeds": "It has too few seeds for a verdict on",
 }
-"""Beginning of the sentence on each verdict, in the order of the sentences."""
+"""For each verdict, the beginning of its sentence. Sentences come in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Sentence on how well a mechanism does on several tasks, with the scores on each of these tasks."""
+    """Sentence that counts the tasks with the same verdict on a mechanism, with the scores on each of these tasks."""
 
     sentence: str
     tasks: tuple[str, ...]
-    """Name of each task with the scores on it, or names alone if the mechanism was not run on the tasks."""
+    """Each task with its scores, as text; only its name if the mechanism was not run on it."""
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
-    """Return sentences about what a mechanism can do: one for each verdict, and one on the tasks on which it was not run.
+    """Return sentences about what a mechanism can do. Each counts the tasks with one verdict; the last ones count the tasks on
+    which the mechanism was not run.
 
     Args:
-        causal: False if the mechanism has no causal form. This is then the reason why it was not run on causal tasks.
+        causal: False if the mechanism has no causal form. The sentence on causal tasks then gives this as the reason.
     """
     judged = [judge(ability, attention) for ability in abilities]
     ran = [one for one in judged if one.row is not None]
@@ -78,7 +79,7 @@ def _scores(one: Judgement) -> str:
 
 
 def rule() -> str:
-    """Return the rule that decides if a mechanism matches softmax, as a sentence."""
+    """Return the sentence that says when a mechanism matches softmax."""
     return (
         f"A mechanism matches softmax if the {100 * CONFIDENCE:.0f} % interval of the difference lies above -{ACCEPT:g} points, or "
         "if both reached the criterion with all seeds."
@@ -97,13 +98,13 @@ class Matched:
 
     @property
     def place(self) -> tuple[float, int, str]:
-        """Sort key: the greatest share of matched tasks comes first and, among equal shares, the greatest number of tasks."""
+        """Sort key that puts the largest share of matched tasks first and, among equal shares, the largest number of tasks."""
         return -self.count / self.of, -self.of, self.attention
 
 
 def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return for each mechanism that takes fewer FLOPs than softmax on how many tasks it matches softmax. The mechanisms are sorted
-    by ``Matched.place``."""
+    """Return the mechanisms that take fewer FLOPs than softmax, each with the number of tasks on which it matches softmax. The list
+    is sorted by ``Matched.place``."""
     names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
     found = []
     for name in names:
@@ -115,10 +116,10 @@ def matched(abilities: Sequence[Ability]) -> list[Matched]:
 
 
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return a few sentences on what the records show about the mechanisms that are cheaper than softmax and were run on enough
-    tasks: on at least half of the bidirectional tasks, or of the causal tasks.
+    """Return a few sentences on how often mechanisms that are cheaper than softmax match it.
 
-    If there is no such mechanism, the text is empty.
+    A mechanism counts if it was run on at least half of the bidirectional or of the causal tasks. If none counts, the text is
+    empty.
     """
     cheap = matched(abilities)
     ranked = [one for one in cheap if _was_run_on_half(one.attention, abilities)]

@@ -1,4 +1,4 @@
-"""Table of use cases: which mechanism to use for each, how it differs from softmax, and which tasks tested that."""
+"""Table of use cases: which mechanism to use for each, how its score differs from softmax's, and on which tasks this was tested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.text import Grid, lines, tabulated
 NO_EVIDENCE = "no evidence yet"
 _HEAD = ("use case", "use", "against softmax", "tested on", "tokens")
 _NAMED = 3
-"""Greatest number of mechanisms that a row names besides the cheapest one."""
+"""Greatest number of mechanisms that a row names in addition to the cheapest one."""
 
 
 def use_cases(
@@ -25,13 +25,12 @@ def use_cases(
     accept: float = ACCEPT,
     recurrent: Collection[str] | None = None,
 ) -> list[Answer]:
-    """Return which mechanism to use for each use case, in each direction (bidirectional, causal) of its tasks.
+    """Return one answer per use case and direction (bidirectional, causal): which mechanism to use.
 
     Args:
-        tables: leaderboard tables of the records.
-        transplant: content of a file of ``attn-zoo transplant``, for the use case of trained encoders; None without such a file.
-        accept: largest acceptable loss against softmax, in points for percentage metrics, else in per cent of softmax's score.
-        recurrent: mechanisms with a recurrent form, which a use case with small memory needs; None if they are not known.
+        transplant: content of a file that ``attn-zoo transplant`` wrote, as evidence on trained encoders; None for no evidence.
+        accept: largest acceptable loss against softmax, as in ``ACCEPT``.
+        recurrent: mechanisms with a recurrent form, the only ones recommended for little memory; None if they are not known.
 
     Raises:
         ValueError: ``accept`` is not at least 0 and less than 100, or ``transplant`` is the content of another experiment's file.
@@ -44,10 +43,10 @@ def use_cases(
 
 
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
-    """Return the answers as a table, one row per use case, with the rule of recommendation below.
+    """Return the answers as a table with one row per use case. Below stands the rule by which the table names mechanisms.
 
     Args:
-        accept: largest acceptable loss against softmax, which the rule names.
+        accept: largest acceptable loss against softmax, which the rule states.
         format: ``terminal`` or ``github``.
     """
     notes = [
@@ -62,7 +61,7 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
 
 
 def no_evidence(answer: Answer) -> str:
-    """Return why the records do not allow an answer to a use case. If the records allow an answer, the text is empty."""
+    """Return why the records do not allow an answer to a use case. If they allow one, the text is empty."""
     if answer.evidence and (answer.chosen or answer.compared):
         return ""
     told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
@@ -82,14 +81,13 @@ def _lacking(answer: Answer) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``. Without a difference, the text is empty."""
+    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``, or empty text if it is None."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
 def use_line(answer: Answer) -> list[str]:
     """Return the row of a use case: its name, what to use, the difference from softmax, the tasks of the evidence, and their
-    lengths.
-    """
+    lengths."""
     if no_evidence(answer):
         return [_title(answer), NO_EVIDENCE, "", _lacking(answer), ""]
     if answer.chosen:
@@ -102,7 +100,7 @@ def use_line(answer: Answer) -> list[str]:
 
 
 def _worst(choice: Choice) -> str:
-    """Return the gain of a mechanism whose interval has the lowest end."""
+    """Return as text the gain whose interval has the lowest end."""
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     return gain_words(worst.amount, worst.unit)
 

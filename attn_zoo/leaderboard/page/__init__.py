@@ -1,7 +1,7 @@
 """Leaderboard as one HTML page that works without a network and without other files.
 
-The page holds records as compressed data. The page's script writes them as text, never as markup. The tables are Tabulator's
-(folder ``tabulator``, MIT licence).
+The page holds records as compressed data. Its script writes their content as text, never as markup. Tabulator (folder
+``tabulator``, MIT licence) draws the tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ResultSet:
     records: Sequence[RunRecord]
     """Records of the tables, as ``Store.load`` returns them."""
     records_at: str | None = None
-    """Address of the folder of records relative to the page (see ``records_from``). If it is None, the page links to no record."""
+    """Address of the folder of records relative to the page (see ``records_from``). With None, the page has no links to records."""
     costs: Sequence[CostColumn] = ()
     """Cost columns of the heat map; by default those of the records."""
     not_causal: Collection[str] = ()
@@ -57,8 +57,8 @@ def html_page(
     records_at: str | None = None,
     costs: Sequence[CostColumn] = (),
 ) -> str:
-    """Return the HTML page of one set of results. Equal records give equal text. All arguments except ``damaged`` are fields of
-    ``ResultSet``, which describes them.
+    """Return the HTML page of one set of results. Equal records give equal text. ``ResultSet`` describes all arguments except
+    ``damaged``.
 
     Args:
         damaged: files that are not complete records, which the page lists.
@@ -119,10 +119,8 @@ def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
 
 
 def records_from(page: Path, records: Path) -> str | None:
-    """Return the address of the folder ``records`` relative to ``page``.
-
-    Return None if the page is neither in that folder nor in a folder above it.
-    """
+    """Return the address of the folder ``records`` relative to ``page``. Return None if the page is neither in that folder nor in a
+    folder above it."""
     try:
         way = records.resolve().relative_to(page.resolve().parent)
     except ValueError:

@@ -33,7 +33,7 @@ from attn_zoo.records.spec import writable
 _PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
 _ELSEWHERE = ("attention", "mean")
-"""Columns that the page shows in its own way, or twice."""
+"""Columns that are left out: the page writes the mechanism in its own way, and the mean repeats the score."""
 _BEYOND = 1e300
 """Number that replaces infinity as a sort key, because JSON has no infinity."""
 _VIEWS = {"scores", "costs"}
@@ -41,11 +41,11 @@ _VIEWS = {"scores", "costs"}
 
 
 class Runs:
-    """Records by file, with a number for each environment (machine and software) in which they were made.
+    """Records, found by their file, and numbers of the environments (machine and software) in which they were made.
 
     Args:
-        records_at: address of the records' folder relative to the page. If it is None, the page links to no record.
-        numbers: numbers of known environments, counted from 1. Environments of these records are added to this mapping.
+        records_at: address of the records' folder relative to the page. With None, the page has no links to records.
+        numbers: numbers of known environments, counted from 1. The environments of these records are added in place.
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
@@ -58,11 +58,8 @@ class Runs:
         return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
 
     def line(self, record: RunRecord, table: Table) -> list[Any]:
-        """Return the facts that the page shows about one run.
-
-        These facts are seed, status, scores, seconds, memory, digest of the test data, environment, commit, start, file and
-        address.
-        """
+        """Return what the page shows about one run: seed, status, scores, seconds, memory, digest of the test data, environment,
+        commit, start, file and address."""
         scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
         where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
         return [
@@ -161,7 +158,7 @@ def _published(row: LiteratureRow) -> list[Any]:
 
 
 def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
-    """Return what is known about a row beyond its columns, as names and texts."""
+    """Return what is known about a row beyond its columns, as pairs of a name and a text."""
     derived = "" if row.training_flops_counted else " (taken as three forward passes)"
     card = row.card
     told = [
@@ -183,9 +180,8 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
 
 
 def heat_data(found: HeatMap) -> Mapping[str, Any]:
-    """Return the heat map as plain data: its columns, and for each line the cells with text, small text, shade, marks and
-    tooltip.
-    """
+    """Return the heat map as plain data: its columns and its lines. Each cell of a line has text, small text, shade, marks and
+    tooltip."""
 
     def cell(cell: Cell, table: Table, title: str) -> list[Any]:
         marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
