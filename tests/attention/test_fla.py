@@ -183,7 +183,7 @@ def test_is_refused_on_a_cpu(name):
         ("linear", Geometry(2, D, N, N), "linear:fla must be causal"),
         ("cosformer", Geometry(2, D, N, N), "cosformer:fla must be causal"),
         ("performer", Geometry(2, D, N, N), "performer:fla must be causal"),
-        ("delta_rule", Geometry(2, 272, N, N), "takes a head_dim of up to 256; got 272"),
+        ("delta_rule", Geometry(2, 272, N, N), "must have a head_dim of at most 256; got 272"),
     ],
 )
 def test_what_the_kernels_do_not_take_is_refused_by_name_and_not_taken_by_auto(name, geometry, words):

@@ -1,5 +1,5 @@
-"""Dense attention: n × n weights from comparing queries and keys (softmax, entmax, top-k), or without comparing them
-(synthesizers).
+"""Dense attention, with n × n weights. The weights come from comparing queries and keys (softmax, entmax, top-k), or from positions
+and single tokens (synthesizers).
 """
 
 from attn_zoo.attention.dense import differential as differential

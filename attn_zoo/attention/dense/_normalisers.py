@@ -1,5 +1,5 @@
-"""α-entmax, which replaces softmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)), with τ such that Σ p = 1. It is softmax at α = 1 and sparsemax
-at α = 2.
+"""α-entmax, which replaces softmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)), with τ such that Σ p = 1. α = 1 is softmax, and α = 2 is
+sparsemax.
 
 Sparsemax is from Martins and Astudillo 2016 (arXiv:1602.02068). The family and its algorithms are from Peters et al. 2019
 (arXiv:1905.05702).
@@ -17,24 +17,26 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α for which the weights have a closed form."""
 
 LEAST = 1.01
-"""Smallest α above 1 that is accepted. For smaller α, the power 1/(α-1) would amplify rounding too much."""
+"""Smallest accepted α above 1. With a smaller α, the power 1/(α-1) would amplify rounding errors too much."""
 
 ALPHA = Bound(
     lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
     f"must be 1 (softmax) or from {LEAST} to 2 (sparsemax)",
 )
-"""Accepted values of α. With these, gradients are bounded, and α is not so close to 1 that rounding shows."""
+"""Accepted values of α. Above 2, gradients would be unbounded. Close to 1, rounding errors would be amplified."""
 
 STEPS = 24
-"""Number of Newton steps if α has no closed form. Each step divides Σ p - 1, times the slope of Σ p, by four or more."""
+"""Number of Newton steps for values of α without a closed form. Each step divides the product of Σ p - 1 and the slope of Σ p by
+four or more.
+"""
 
 
 def entmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Return α-entmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
+    """Return α-entmax over the entries of the last axis that are ``allowed``. A row without such entries gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. Everything is computed in float32 or more.
+    ``allowed`` broadcasts against ``scores``. None allows all entries. Everything is computed in float32 or more.
     """
     dtype, order = torch.promote_types(scores.dtype, torch.float32), 1 / (alpha - 1) if alpha > SOFTMAX else 0.0
     if alpha == SOFTMAX or not scores.numel():
@@ -52,7 +54,7 @@ def entmax_over_valid(
 
 
 def positive_power(x: Tensor, order: float) -> Tensor:
-    """Return the power [x]₊^order, whose first and second gradients are zero if x is not positive."""
+    """Return [x]₊^order. If x is not positive, this power and its first and second derivatives are zero."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1).pow(order), 0)
 
@@ -61,7 +63,7 @@ def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
     """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is α - 1 times the largest
-    score. The gradient follows from Σ p = 1.
+    score. The gradient of τ follows from Σ p = 1.
     """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
@@ -85,8 +87,8 @@ def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor,
     """Return the threshold τ of each row, and the slope of -Σ p at τ. The scores ``s`` must already be multiplied by α - 1, and
     shifted to a maximum of zero.
 
-    Sorting gives the exact τ for sparsemax and α = 1.5. For each k, the k highest scores give a candidate for τ. τ is the candidate
-    of the largest k for which all k scores exceed that candidate.
+    If α is 1.5 or 2, sorting gives the exact τ. For each k, the k highest scores give a candidate. Among the candidates that are
+    below all of their k scores, τ is the one with the largest k. For other α, τ is found by Newton's method.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

@@ -11,8 +11,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """Return the cost of a synthesizer: the cost of computing its scores, plus the cost of the weighted sums of values. These sums
-    take queries × keys × head_dim multiply-adds per head. The state holds the values.
+    """Return the cost of a synthesizer: the cost of computing its scores, plus the cost of the weighted sums of values. The state
+    holds the values.
 
     Args:
         scores: cost of computing the scores.
@@ -32,8 +32,8 @@ class Synthesizer(Attention[OptionsT]):
     """Base class of attention whose scores do not depend on keys. Subclasses implement ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax(B) V over the valid keys and, if causal, without later keys. The scores B are given for each example, or
-        once for all.
+        """Return softmax(B) V over the valid keys and, if causal, without later keys. There is one matrix of scores B per example,
+        or one for all examples.
         """
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
@@ -43,8 +43,8 @@ class Synthesizer(Attention[OptionsT]):
         return weights @ value
 
     def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Return exp(B) V divided by the sum of exp(B), where B are the scores. Both sums over keys leave out padded keys and, if
-        causal, later keys.
+        """Return exp(B) V, divided by the sums of exp(B) over the keys, where B are the scores. Padded keys and, if causal, later
+        keys are left out.
         """
         powers, allowed = scores.exp(), allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         powers = powers if allowed is None else powers * allowed

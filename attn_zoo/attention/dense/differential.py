@@ -24,9 +24,8 @@ SPREAD = 0.1
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost. FLOPs are those of the two matrices of scores, Q₁ K₁ᵀ and Q₂ K₂ᵀ, and of the difference of their softmaxes
-    times V. The two matrices together take as many FLOPs as one matrix Q Kᵀ, because each uses half of the channels. The state
-    holds keys and values.
+    """Return the cost of the scores Q₁ K₁ᵀ and Q₂ K₂ᵀ, and of the difference of their softmaxes times V. The two matrices of scores
+    together take as many FLOPs as one matrix Q Kᵀ, because each uses half of the channels. The state holds keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -46,16 +45,16 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     cost=cost,
 )
 class Differential(Attention[NoOptions]):
-    """Difference of two softmax attentions to the same values. Weights that both softmaxes assign to a key cancel.
+    """Difference of two softmax attentions to the same values. Weights that both softmaxes give to a key cancel.
 
-    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 −
-        0.6 exp(−0.3 l). The output of each head is divided by its root mean square.
+    Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 − 0.6
+        exp(−0.3 l). The output of each head is divided by its root mean square.
     Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial (c in the equation of the
         module).
     Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
         channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is twice as wide.
-        Outputs are divided by their root mean square over the head, without a learned scale. The output projection can learn the
-        scale. A query that sees no valid key gets zeros.
+        The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that sees no valid key
+        gets zeros.
     """
 
     initial = 0.2  # of layer 0
@@ -66,18 +65,22 @@ class Differential(Attention[NoOptions]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why this mechanism cannot run if a head has a single channel, which cannot be halved; else None."""
+        """Return why the mechanism cannot run, or None if it can. Each head must have at least two channels, because its channels
+        are halved.
+        """
         if geometry.head_dim < 2:
-            return "differential needs a head_dim of at least 2, because it halves heads; got 1; use fewer heads"
+            return (
+                "differential must have a head_dim of at least 2, because it halves the channels of a head; got 1. Use fewer heads"
+            )
         return None
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set λ_init to its value for layer number ``layer``, counted from 0."""
+        """Set λ_init to its value for layer ``layer``, counted from 0."""
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: apply both softmax attentions to the values, subtract λ times the second result, divide the
-        difference by its root mean square, and multiply by 1 − λ_init.
+        """Return the outputs by the equation of the module. Each softmax attention is applied to the values, and the results are
+        subtracted.
         """
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []
@@ -89,8 +92,8 @@ class Differential(Attention[NoOptions]):
         return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compute both n × n matrices of weights, subtract λ times the second from the first, and multiply
-        the difference by the values. The result is divided by its root mean square, and multiplied by 1 − λ_init.
+        """Return the outputs by the equation of the module. The two matrices of weights are subtracted, and the difference is
+        applied to the values.
         """
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         first, second = (

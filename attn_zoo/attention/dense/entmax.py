@@ -1,4 +1,4 @@
-"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V. α-entmax replaces softmax; it gives keys with low scores a weight of
+"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V. α-entmax replaces softmax, and gives keys with low scores a weight of
 exactly zero.
 """
 
@@ -22,14 +22,12 @@ class Options:
     """Options of entmax attention."""
 
     alpha: float = bounded(1.5, ALPHA)
-    """α: 1 is softmax, 2 is sparsemax. The larger it is, the more weights are zero. 1.5 and 2 are computed fastest."""
+    """α: 1 is softmax, 2 is sparsemax. With a larger α, more weights are zero. 1.5 and 2 are computed fastest."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. If causal, a block of queries skips
-    the keys after it. The backward pass computes Q Kᵀ again.
-
-    The state is the KV cache of keys and values.
+    """Return the cost of the scores Q Kᵀ and of the weighted sums of values. If causal, keys after a block of queries are not
+    counted for this block. The backward pass computes Q Kᵀ again. The state is the KV cache of keys and values.
     """
     blocks = row_blocks(geometry.queries, geometry.keys, geometry.causal)
     product = 2 * sum((end - start) * seen for start, end, seen in blocks) * geometry.inner_dim
@@ -52,13 +50,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
 class Entmax(Attention[Options]):
-    """Attention to all keys with α-entmax in place of softmax: Y = α-entmax(Q Kᵀ / √d) V. Its time is quadratic in the length,
-    and many weights are exactly zero.
+    """Attention to all keys with α-entmax in place of softmax. The time is quadratic in the length, and many weights are exactly
+    zero.
 
     Papers: Peters et al. 2019 for α-entmax; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
         (arXiv:1909.00015) for its use in multi-head attention. Correia et al. learn α for each head; here α is one constant.
-    Symbols: α → alpha, τ → threshold.
-    Differs: the implementation ``eager`` finds the threshold τ by sorting the scores if α is 1.5 or 2. For other α, and always in
+    Symbols: α → alpha; τ → threshold.
+    Differs: if α is 1.5 or 2, the implementation ``eager`` finds the threshold τ by sorting the scores. For other α, and always in
         ``tiled``, Newton's method finds τ, not bisection. ``tiled`` computes the weights again in the backward pass, and has no
         second derivatives. Everything is computed in float32 or more. A query that sees no valid key gets zeros.
     """
@@ -81,5 +79,5 @@ class Entmax(Attention[Options]):
             return (entmax_over_valid(scores, allowed, self.options.alpha) @ v).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed in blocks of queries. If causal, a block of queries skips the keys after it."""
+        """Return the outputs, computed in blocks of queries. If causal, keys after a block of queries are skipped."""
         return entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

@@ -33,8 +33,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. The state holds keys, values, and one
-    running sum of log gates per head and token.
+    """Return the cost of the scores Q Kᵀ and of the weighted sums of values. The state holds keys, values, and one running sum of
+    log gates per head and token.
     """
     n, inner, sums = geometry.keys, geometry.inner_dim, geometry.key_value_dim // geometry.head_dim
     flops = 4 * n * n * inner
@@ -55,19 +55,19 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
 )
 class Forgetting(Attention[Options]):
-    """Softmax attention with a forget gate per token. The gate of each token between a key and a query makes the weight of that
-    key for the query smaller.
+    """Softmax attention with a forget gate per token. The weight of a key is reduced by the gates of all tokens after the key, up
+    to the query.
 
     Paper: Lin et al. 2025, Section 3.
-    Symbols: f → computed from the stream ``gate`` (a stream is a further projection of the tokens), D → the sums of log gates.
+    Symbols: f → computed from the stream ``gate``, a further projection of the tokens; D → the sums of log gates.
     Differs: the gate of a head is σ(s / √d), where s is the sum of the stream over the channels of the head. There is no bias. The
         sums of log gates are added to the scores q·k / √d, and are not divided by √d. The gate at the key's own position is left
-        out. The paper's form is causal. If attention is bidirectional, the gates from the query's position up to the position
-        before the key make the weight of a later key smaller. The gate of a padded token is 1.
+        out. The paper's form is causal. If attention is bidirectional, the weight of a key after the query is reduced by the gates
+        from the query's position to the position before the key. The gate of a padded token is 1.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs by the equation of Section 3. The log gates between each query and key are added in a loop."""
+        """Return the outputs by the equation of Section 3. For each query and key, the log gates are added in a loop."""
         logs = self._log_gates(gate, key_valid)
         n = query.shape[2]
         bias = torch.stack(
@@ -78,7 +78,7 @@ class Forgetting(Attention[Options]):
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs from the n × n weights. The sums of log gates are differences of running sums."""
+        """Return the outputs from the n × n weights. Each sum of log gates is the difference of two running sums."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value
@@ -88,7 +88,7 @@ class Forgetting(Attention[Options]):
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None], 0)
 
     def _bias(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys keys"]:
-        """Return D from running sums: from the key to the query or, for later keys, from the query to the key."""
+        """Return D, computed from running sums: from the key to the query or, for later keys, from the query to the key."""
         logs = self._log_gates(gate.to(torch.promote_types(gate.dtype, torch.float32)), key_valid)
         sums = logs.cumsum(dim=-1)
         past = sums[..., :, None] - sums[..., None, :]

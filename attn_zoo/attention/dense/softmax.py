@@ -23,10 +23,8 @@ class Options(SinkOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values. Each of the two takes queries × keys
-    × head_dim multiply-adds per head. Causality saves none, because all weights are computed.
-
-    The state is the KV cache of keys and values.
+    """Return the cost of the scores Q Kᵀ and of the weighted sums of values. Causal attention costs as much, because all weights
+    are computed. The state is the KV cache of keys and values.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
@@ -62,10 +60,10 @@ class Softmax(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why xFormers cannot run with sinks; else None. Sinks are learned scores in the softmax that belong to
-        no key. The kernels of xFormers need a multiple of 8 channels per head, and a sink adds one.
+        """Return why the implementation cannot run, or None if it can. xFormers does not support sinks, which are learned scores in
+        the softmax that belong to no key.
         """
-        if implementation == "xformers" and options.sinks:
+        if implementation == "xformers" and options.sinks:  # its kernels need 8 k channels per head; a sink adds one
             return f"{cls.card.name}.sinks needs implementation=eager or sdpa: xformers has no sinks"
         return None
 
@@ -84,7 +82,7 @@ class Softmax(Attention[Options]):
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs of PyTorch's ``scaled_dot_product_attention``, which chooses a kernel by device, dtype and mask. A
-        sink, which is a learned score in the softmax that belongs to no key, becomes one more token.
+        sink (a learned score in the softmax that belongs to no key) becomes one more token.
         """
         if self.sinks is not None:
             query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)
@@ -97,9 +95,8 @@ class Softmax(Attention[Options]):
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of xFormers' memory-efficient kernels, which need CUDA. xFormers is imported here, because its import
-        warns on other devices.
-        """
+        """Return the outputs of xFormers' memory-efficient kernels, which need CUDA."""
+        # not at the top, because the import warns on devices other than CUDA
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)

@@ -1,4 +1,4 @@
-"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. The scores of a token for all positions are computed from that
+"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. The scores of a token for all positions are computed from this
 token alone.
 """
 
@@ -22,20 +22,18 @@ class Options:
     """Options of the dense Synthesizer."""
 
     factor: int = bounded(0, at_least(0, "numbers"))
-    """a, the first factor of the factorised form, or 0 for the plain form. In the plain form a token makes n scores. In the
-    factorised form it makes a + ⌈n/a⌉ numbers, and their products in pairs are the n scores.
+    """a, the first factor of the factorised form, or 0 for the plain form. In the factorised form, a token gives a list of a
+    numbers and a list of ⌈n/a⌉ numbers; each score is the product of one number from each list.
     """
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Return how many scores a layer computes for each token. In the plain form there is one number, the number of keys. In the
-    factorised form there are two, one for each factor.
-    """
+    """Return how many numbers are computed from each token: (keys,) in the plain form, and (a, ⌈keys/a⌉) in the factorised form."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores W ReLU(Q) and of the weighted sums of values. The state holds the values."""
+    """Return the cost of the scores W ReLU(Q) and of the weighted sums of values. The state holds the values."""
     h, n, d = geometry.heads, geometry.queries, geometry.head_dim
     made = sum(widths(geometry.keys, options))
     flops = 2 * h * n * d * made
@@ -57,16 +55,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 )
 class DenseSynthesizer(Synthesizer[Options]):
     """Attention whose scores depend on the query's token and on positions, not on keys. The layer does not project keys. The time
-    is quadratic in the length, as for softmax.
+    is quadratic in the length.
 
-    Paper: Tay et al. 2020, Section 3.1; the option ``factor`` gives the factorised dense form of Section 3.3.
-    Symbols: F(X) = W₂ ReLU(W₁ X) + b, where W₁ → the layer's query projection, W₂ → weights, b → biases; N → keys of the longest
-        input.
-    Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the
-        factorised form, a token has two lists of scores, of a = ``factor`` and ⌈N/a⌉ numbers. The score of key j is the product
-        of number j mod a of the first list and number ⌊j/a⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so scores
-        have a variance of about 1, as q·k / √d has if the elements of q and k have variance 1. Inputs shorter than N use the
-        first columns of W₂.
+    Paper: Tay et al. 2020, Section 3.1. The option ``factor`` gives the factorised dense form of Section 3.3.
+    Symbols: F(X) = W₂ ReLU(W₁ X) + b, where W₁ → the layer's query projection, W₂ → weights, b → biases; N → number of keys of the
+        longest input.
+    Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the factorised
+        form, a token has two lists of scores, one of a = ``factor`` numbers and one of ⌈N/a⌉ numbers. The score of key j is the
+        product of number j mod a of the first list and number ⌊j/a⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so
+        scores have a variance of about 1, like q·k / √d for q and k with unit variance. Inputs shorter than N use the first columns
+        of W₂.
     Nature: Weights depend on the query's token and on positions, not on the keys, so no position can look for a token by content.
     """
 
@@ -77,9 +75,7 @@ class DenseSynthesizer(Synthesizer[Options]):
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
     def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax(B) V, with the scores B computed key by key. In the factorised form, the score of key j is the product
-        of number j mod a of the first list of scores and number ⌊j/a⌋ of the second, with a = ``factor``.
-        """
+        """Return softmax(B) V, with the scores B computed key by key."""
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
         made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]
@@ -94,9 +90,7 @@ class DenseSynthesizer(Synthesizer[Options]):
         return self.weigh((outer[..., :, None] * inner[..., None, :]).flatten(-2)[..., :keys], value, key_valid)
 
     def _scores(self, at: int, hidden: Float[Tensor, "batch heads n head_dim"], width: int) -> Float[Tensor, "batch heads n width"]:
-        """Return the scores of one factor, (batch, heads, n, width). There is one product per head, so W is not copied for each
-        example.
-        """
+        """Return the scores of factor number ``at``. There is one product per head, so that W is not copied for each example."""
         rows = hidden.transpose(0, 1).flatten(1, 2)
         made = torch.baddbmm(self.biases[at][..., :width], rows, self.weights[at][..., :width])
         return made.unflatten(1, (len(hidden), -1)).transpose(0, 1)

@@ -23,7 +23,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weighted sums of values alone. The state holds the values."""
+    """Return the cost of the weighted sums of values. The state holds the values."""
     parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
     scores = Cost(0, parameters, backward_flops=0)
     return synthesizer_cost(geometry, scores, constant=options.frozen)
@@ -43,12 +43,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}},
 )
 class RandomSynthesizer(Synthesizer[Options]):
-    """Attention with one matrix of scores per head, the same for every input. Tokens are not compared with each other.
+    """Attention with one matrix of scores per head, which is the same for every input. Tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
-    Symbols: R → scores, N → keys of the longest input.
-    Differs: R starts from N(0, 1), so scores have a variance of about 1, as q·k / √d has if the elements of q and k have variance
-        1. Inputs shorter than N use the first rows and columns of R.
+    Symbols: R → scores; N → number of keys of the longest input.
+    Differs: R starts from N(0, 1), so scores have a variance of about 1, like q·k / √d for q and k with unit variance. Inputs
+        shorter than N use the first rows and columns of R.
     Nature: Weights depend on positions alone, so no position can look for a token by content.
     """
 

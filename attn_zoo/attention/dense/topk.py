@@ -20,14 +20,12 @@ class Options:
     """Options of top-k attention."""
 
     kept: int = share_of_length(4, most=64, bound=at_least(1, "keys"))
-    """k, the number of keys to which a query attends. If there are fewer keys, the query attends to all."""
+    """k, the number of keys to which a query attends. If there are fewer keys, the query attends to all keys."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores Q Kᵀ and of the weighted sums of values over all pairs of queries and keys.
-    All scores are needed to find the highest. The search itself does not count, because it is not a matrix product.
-
-    The state is the KV cache of keys and values.
+    """Return the cost of the scores Q Kᵀ and of the weighted sums of values, both for all keys. The search for the highest scores
+    is not counted, because it is not a matrix product. The state is the KV cache of keys and values.
     """
     product = 2 * geometry.queries * geometry.keys * geometry.inner_dim
     state = FLOAT * geometry.keys * geometry.cached_width() if geometry.causal else None
@@ -52,12 +50,12 @@ class TopK(Attention[Options]):
     """Softmax attention from each query to the k keys with the highest scores for this query. The time is quadratic in the length.
     The memory of the implementation ``tiled`` is linear in the length.
 
-    Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
+    Paper: Gupta et al. 2021, Section 2: top-k scores, computed for one chunk of queries at a time.
     Symbols: k → kept.
     Differs: the k weights are written into a matrix of zeros, which is multiplied by all values. The paper gathers k values for
-        each query instead. Gradients are computed by products with whole matrices, too. If scores are equal, torch.topk decides.
-        A query that sees fewer valid keys than k attends to all of these. A query that sees none gets zeros. Keys are chosen in
-        float32 or more.
+        each query instead. Gradients are also computed by products of whole matrices. If scores are equal, torch.topk decides. A
+        query that sees fewer than k valid keys attends to all of these keys. A query that sees no valid key gets zeros. Keys are
+        chosen in float32 or more.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)

@@ -1,5 +1,5 @@
-"""Linear attention: sums over keys replace the n × n weights. Feature maps, or a memory that every token updates, make this
-possible.
+"""Linear attention: sums over keys replace the n × n weights. These sums are over features of the keys, or are kept in a memory
+that every token updates.
 """
 
 from attn_zoo.attention.linear import based as based

@@ -1,14 +1,15 @@
-"""Recurrence, read by chunks: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ kₜ).
+"""Recurrence, computed chunk by chunk: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ
+kₜ).
 
-The first u adds the value to the memory (decay family). The second u replaces the value that the memory holds at the key (delta
-family). a is one number per head, or one number per channel of the key.
+The first u adds the value to the memory S (decay family). The second u replaces the value that S holds at the key (delta family).
+The decay a is one number per head, or one number per channel of the key.
 
-Let bᵢ be the sum of log a over the positions of a chunk up to i, and S the state before the chunk. For j ≤ i, position j reaches
-position i with the weight weights(x)ᵢⱼ = Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) over the channels c. x is q for outputs, and k for
-corrections of u:
+For one chunk, let S be the memory before the chunk, and bᵢ the sum of log a over the positions of the chunk up to i. Let weights(x)
+be the matrix with Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) at row i and column j ≤ i, where c runs over the channels. Then
 
     y = (q ∘ exp b) S + weights(q) u
-    u = T v − T (k ∘ exp b) S, with T = (I + β weights(k) below the diagonal)⁻¹ diag(β)
+    u = v (decay family)
+    u = T v − T (k ∘ exp b) S (delta family), with T = (I + L)⁻¹ diag(β) and L the part of diag(β) weights(k) below the diagonal
     S after the chunk = exp(b_last) ∘ S + (k ∘ exp(b_last − b))ᵀ u
 """
 
@@ -30,46 +31,48 @@ from attn_zoo.shapes import Keys
 CHUNK = 32
 """Number of updates in a chunk."""
 BLOCK = 8
-"""Number of rows in a block of a chunk; decays per channel are taken relative to the middle of a block."""
+"""Number of rows of weights that are computed together if the decay has one number per channel. Exponents are taken relative to the
+middle of these rows.
+"""
 LOWEST = -160 / BLOCK
-"""Lowest log a; a is then 2e-9. Over half a block the decays multiply to exp(-80) or more, so float32 can hold the products and
-their inverses.
+"""Lowest log a, which corresponds to a = 2e-9. The product of the decays over half a block is then at least exp(-80), so float32
+can hold this product and its inverse.
 """
 
 Chunks = Float[Tensor, "batch heads chunks chunk d"]
 
 
 class Updates(NamedTuple):
-    """Updates of a memory and reads from it. Every position makes equally many updates; then its query reads the memory."""
+    """Updates of a memory, and the queries that read it. Every position makes the same number of updates. After these updates, the
+    query of the position reads the memory.
+    """
 
     query: Float[Tensor, "batch heads n d"]
     key: Float[Tensor, "batch heads updates d"]
     value: Float[Tensor, "batch heads updates d"]
     log_decay: Float[Tensor, "batch heads updates 1"] | Float[Tensor, "batch heads updates d"]
-    """log a, from ``LOWEST`` to 0. It can have one number per channel only if there is one update per position."""
+    """log a, from ``LOWEST`` to 0. It must be one number per head, not per channel, if a position makes several updates."""
     strength: Float[Tensor, "batch heads updates 1"] | None = None
-    """β; None for the decay family."""
+    """β, or None in the decay family."""
 
 
 class ChunkedMemory(NormalisedMemory[OptionsT]):
-    """Mechanism whose memory obeys ``recurrence``. Subclasses implement ``updates``, which maps the inputs of ``attend`` to
-    ``Updates``.
-    """
+    """Base class of mechanisms whose memory follows ``recurrence``. Subclasses implement ``updates``."""
 
     updates: Callable[..., Updates]
-    """Function from the inputs of ``attend`` to ``Updates``. Padded tokens must neither write (k = 0) nor decay the state (log a =
-    0).
+    """Function that maps the inputs of ``attend`` to ``Updates``. At padded tokens, the key and log a must be zero, so that the
+    memory does not change.
     """
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of the next tokens, and the state after them. Chunks are read one after the other."""
+        """Return the outputs of the next tokens, and the state after them."""
         updates = self.updates(*inputs, **streams)
         out, summed = recurrence(updates, state.summed)
         return out, state.after(summed, out.shape[2])
 
 
 def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tuple[Tensor, Tensor]:
-    """Return the outputs of consecutive positions and the state after them, given the state before them."""
+    """Return the outputs of consecutive positions, and the memory after them. ``state`` is the memory before them."""
     n, each = updates.query.shape[2], updates.key.shape[2] // updates.query.shape[2]
     positions = min(CHUNK // each, n)
     query = into_chunks(updates.query, positions)
@@ -91,7 +94,7 @@ def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tup
 
 
 def _add(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks) -> tuple[Tensor, Chunks, Tensor]:
-    """Return the states before the chunks, what the chunks write, and the state after them, for the decay family."""
+    """Return the memories before each chunk, what each chunk writes, and the last memory, for the decay family."""
     before = []
     for keep, added in zip(keeps.unbind(2), (writes @ value).unbind(2), strict=True):
         before.append(state)
@@ -100,7 +103,7 @@ def _add(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks) -> tuple[T
 
 
 def _correct(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks, erase: Chunks) -> tuple[Tensor, Chunks, Tensor]:
-    """Return what ``_add`` returns, for the delta family: a chunk writes ``value + erase @ state``."""
+    """Return what ``_add`` returns, for the delta family. A chunk writes ``value + erase @ state``."""
     heads, before, written = state.shape[:2], [], []
     state = state.flatten(0, 1)  # one fused product, over examples and heads, for each update
     for keep, write, v, w in zip(*(x.flatten(0, 1).unbind(1) for x in (keeps, writes, value, erase)), strict=True):
@@ -111,7 +114,7 @@ def _correct(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks, erase:
 
 
 def _weights(x: Chunks, x_sums: Chunks, key: Chunks, sums: Chunks) -> Float[Tensor, "batch heads chunks rows chunk"]:
-    """Return Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) for positions j up to i; entries at later j are finite and have no meaning."""
+    """Return Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) for positions j up to i. Entries for later j are finite and have no meaning."""
     if sums.shape[-1] == 1:
         return x @ key.mT * (x_sums - sums.mT).clamp(max=0).exp()
     chunk, parts = key.shape[-2], []
@@ -125,18 +128,18 @@ def _weights(x: Chunks, x_sums: Chunks, key: Chunks, sums: Chunks) -> Float[Tens
 
 
 def _past(weights: Tensor, each: int) -> Tensor:
-    """Set the weights of updates after a position to zero; a position makes ``each`` updates."""
+    """Return the weights with zeros for updates after the row's position. A position makes ``each`` updates."""
     if each == 1:
         return weights.tril()
     return weights.unflatten(-1, (-1, each)).movedim(-1, -3).tril().movedim(-3, -1).flatten(-2)
 
 
 def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bool = False, each: int = 1) -> tuple[int, int]:
-    """Return the FLOPs of the forward pass and of the backward pass of ``recurrence`` for one example. If not causal, the example
-    is read in both directions.
+    """Return the FLOPs of ``recurrence`` in the forward pass and in the backward pass, for one example. If bidirectional, both
+    directions are counted.
 
-    Solving the triangular system of T does not count, but the one matrix product of its backward pass does. No gradient reaches the
-    state before the first chunk, and none comes from the state after the last chunk.
+    The solution of the triangular system for T is not counted, but the matrix product in its backward pass is. Gradients of the
+    memory before the first chunk and of the memory after the last chunk are not counted.
 
     Args:
         per_channel: if True, the decay a has one number per channel.

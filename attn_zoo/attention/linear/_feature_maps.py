@@ -12,7 +12,8 @@ from attn_zoo.contract import Geometry
 from attn_zoo.shapes import Keys
 
 FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
-"""Rule of ``feature_count`` as printed in tables. Theorem 4 requires m = Θ(d ln d) features, and multiples of 8 run faster on CPUs.
+"""Text by which tables describe ``feature_count``. Theorem 4 of Choromanski et al. requires m = Θ(d ln d) features. Multiples of 8
+run faster on CPUs.
 """
 
 
@@ -23,8 +24,8 @@ def feature_count(geometry: Geometry) -> int:
 
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
-    """Return Gaussian directions from torch's global generator. If ``orthogonal`` is set, the directions in each block of head_dim
-    are orthogonal, and keep the lengths of Gaussian vectors.
+    """Return random directions: Gaussian vectors from torch's global generator. If ``orthogonal`` is true, each block of head_dim
+    vectors is made orthogonal, and the vectors keep their lengths.
     """
     gaussian = torch.randn(features, head_dim)
     if not orthogonal:
@@ -34,8 +35,8 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-    """Return log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). The constants 1/√m and, for queries, |x|²/2 are left out, because they
-    cancel later.
+    """Return log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). Two factors of φ are left out, because they cancel when outputs are divided
+    by the sum of weights: 1/√m and, for queries, exp(−|x|²/2).
     """
     x = x * x.shape[-1] ** -0.25
     projected = x @ directions.to(x.dtype).T
@@ -43,6 +44,8 @@ def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, i
 
 
 def _rotation(d: int) -> Float[Tensor, "d d"]:
-    """Draw an orthogonal matrix uniformly. QR without the signs is not uniform and would bias the features (Mezzadri 2007)."""
+    """Return a uniformly distributed orthogonal matrix. Without the signs, QR is not uniform and would bias the features (Mezzadri
+    2007).
+    """
     q, r = torch.linalg.qr(torch.randn(d, d))
     return (q * r.diagonal().sign()).T

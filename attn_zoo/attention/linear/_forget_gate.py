@@ -1,4 +1,4 @@
-"""Decay as in Mamba-2: log a = −A softplus(x + b), with trained A and b."""
+"""Decay a, computed from a logit x as in Mamba-2: log a = −A softplus(x + b), with trained A and b."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STEPS = (0.001, 0.1)
 
 
 class ForgetGate(nn.Module):
-    """Module that computes log decays from logits. It has one parameter A per head, and one parameter b per head or channel.
+    """Module that computes log decays from logits. A is one parameter per head. b is one parameter per head or per channel.
 
-    Public implementations draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads get evenly spaced
-    quantiles of both distributions, and the largest A has the smallest softplus(b). So nothing is drawn at random when a layer is
-    built.
+    Public implementations draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads start at evenly
+    spaced quantiles of both distributions, and the head with the largest A has the smallest softplus(b). So the initialisation is
+    not random.
     """
 
     def __init__(self, heads: int, channels: int = 1) -> None:
@@ -33,12 +33,12 @@ class ForgetGate(nn.Module):
         self.offset = nn.Parameter(steps.expm1().log().flatten())  # flat, because optimisers decay matrices only
 
     def step(self, logits: Float[Tensor, "batch heads n channels"]) -> Float[Tensor, "batch heads n channels"]:
-        """Return the step sizes softplus(x + b)."""
+        """Return the step sizes softplus(x + b) for the logits x."""
         return F.softplus(logits + self.offset.view(len(self.log_rate), 1, -1))
 
     def forward(
         self, logits: Float[Tensor, "batch heads n channels"], key_valid: KeyValid
     ) -> Float[Tensor, "batch heads n channels"]:
-        """Return log a, which is at least ``LOWEST``. It is 0 for padded tokens, which do not decay the state."""
+        """Return log a, which is at least ``LOWEST``, and 0 at padded tokens."""
         logs = (-self.log_rate.exp()[:, None, None] * self.step(logits)).clamp(min=LOWEST)
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)

@@ -1,4 +1,4 @@
-"""Recurrent linear attention: a memory of fixed size, one matrix for each head, updated at every token."""
+"""Recurrent linear attention: each head has a memory of fixed size, a matrix that every token updates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RMS_FLOOR = 1e-5
-"""Epsilon added to the mean square of an output, so that an output of zeros stays zeros."""
+"""Number added to the mean square of an output, so that an output of zeros can be divided by its root mean square."""
 
 Answer = tuple[Queries, MemoryState]
 Read = Callable[..., Answer]
 
 
 class RecurrentAttention(MemoryAttention[OptionsT]):
-    """Mechanism that reads a sequence into a ``MemoryState``: at once, in pieces or token by token.
+    """Base class of mechanisms that read a sequence into a ``MemoryState``: at once, in pieces or token by token.
 
-    Subclasses implement ``read``, and ``read_all`` if the paper has a bidirectional form. ``read_tiled`` is ``read`` in blocks that
-    fit a CPU's caches. ``read_fla`` is ``read`` by flash-linear-attention's kernels, which do not update the state.
+    Subclasses implement ``read``. They also implement ``read_all`` if the paper has a bidirectional form. ``read_tiled`` computes
+    the same as ``read``, in blocks that fit the caches of a CPU. ``read_fla`` calls the kernels of flash-linear-attention, which do
+    not update the state.
     """
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
@@ -40,9 +41,7 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
     attend_tiled = attend_fla = attend
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the bidirectional outputs: the sum of what ``read`` returns forwards and of what it returns backwards over the
-        sequence.
-        """
+        """Return the bidirectional outputs: those of ``read`` for the sequence plus those of ``read`` for the reversed sequence."""
         valid, flipped = None if key_valid is None else key_valid.flip(1), {name: x.flip(2) for name, x in streams.items()}
         forward, _ = read(self.start(value), query, key, value, key_valid, **streams)
         backward, _ = read(self.start(value), query.flip(2), key.flip(2), value.flip(2), valid, **flipped)
@@ -50,7 +49,7 @@ class RecurrentAttention(MemoryAttention[OptionsT]):
 
 
 class NormalisedMemory(RecurrentAttention[OptionsT]):
-    """Memory with head_dim rows. If ``options.normalise`` is set, the outputs have a root mean square of one.
+    """Base class of mechanisms with a memory of head_dim rows per head, and with an RMSNorm of the outputs (see ``finish``).
 
     Subclasses implement ``by_chunks``: (tensors with one row per position, memory S before them) → (outputs, S after them).
     """
@@ -59,14 +58,14 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if the state is no smaller than the keys that it summarises."""
+        """Return a warning if the memory has at least as many rows as there are keys."""
         d, n = geometry.head_dim, geometry.keys
-        return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
+        return (f"a state of {d} rows is no smaller than the {n} keys that it summarises",) if d >= n else ()
 
     def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
-        """Return the outputs of all tokens: call ``update(S, *columns)`` for one token after another. ``update`` returns the new
-        memory S and the output of the token. Each of ``streams``, of which the first holds the queries, gives one column of shape
-        (…, 1) per token. If not causal, read backwards, too, and add the outputs.
+        """Read the sequence token by token, and return all outputs after ``finish``. For each token, ``update(S, *columns)``
+        returns the new memory S and the output. ``update`` gets one column of shape (…, 1) from each tensor in ``streams``, the
+        first of which holds the queries. If bidirectional, the sequence is also read backwards, and the outputs are added.
         """
 
         def one_way(order: range) -> Tensor:
@@ -84,19 +83,17 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return [query, key, value, *streams.values()]
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of the next tokens, and the state after them. All chunks are read at once."""
+        """Return the outputs of the next tokens, and the state after them."""
         out, summed = self.by_chunks(self.rows(*inputs, **streams), state.summed)
         return out, state.after(summed, out.shape[2])
 
     def read_tiled(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs and the state of ``read``. Blocks of chunks are read one after the other, and computed again in the
-        backward pass.
+        """Return the outputs and the state of ``read``, computed in blocks of chunks. The backward pass computes each
+        block again.
         """
         out, summed = in_blocks(self.by_chunks, state.summed, *self.rows(*inputs, **streams))
         return out, state.after(summed, out.shape[2])
 
     def finish(self, out: Queries) -> Queries:
-        """Return the outputs divided by their root mean square over a head, if ``normalise`` is set. This is RMSNorm without its
-        scale, which the output projection can learn.
-        """
+        """Return the outputs. If ``normalise`` is true, each head's output is divided by its root mean square."""
         return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out

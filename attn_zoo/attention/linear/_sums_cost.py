@@ -7,8 +7,8 @@ from attn_zoo.kernels.cpu._chunks import filled
 
 
 def eager_cost(geometry: Geometry, features: int) -> Cost:
-    """Return the cost. FLOPs are those of φ(K)ᵀ [V 1], where 1 is a column of ones, and of φ(Q) times the result. The causal form
-    adds the weights within chunks. The state holds φ(K)ᵀ [V 1].
+    """Return the cost of φ(K)ᵀ [V 1], where 1 is a column of ones, and of φ(Q) times this product. If causal, the weights within
+    chunks are counted, too. The state holds φ(K)ᵀ [V 1].
     """
     width, chunk, queries, keys = geometry.head_dim + 1, 0, geometry.queries, geometry.keys
     if geometry.causal:

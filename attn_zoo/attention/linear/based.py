@@ -1,5 +1,5 @@
-"""Based: linear attention with the weights 1 + x + x² / 2, the Taylor polynomial of exp(x), where x = q·k / √f over f channels of a
-head.
+"""Based: linear attention with the weights 1 + x + x² / 2, where x = q·k / √f over f channels of a head. The weights are the Taylor
+polynomial of exp(x).
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ class Options:
     """Options of Based."""
 
     channels: int = by_length("min(16, d, √n)", lambda g: min(16, g.head_dim, math.isqrt(g.keys)))
-    """f, the number of channels of queries and keys that are compared: the first f of a head, or all if there are fewer."""
+    """f, the number of channels of queries and keys that are compared: the first f of a head, or all if a head has fewer."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost of linear attention with 1 + f + f (f + 1) / 2 features per head, where f is the number of compared
-    channels. The state holds the sum of features, and the sum of the products of features and values.
-    """
+    """Return the cost of linear attention with as many features per head as ``Based.features`` returns."""
     return eager_cost(geometry, Based.features(geometry, options))
 
 
@@ -46,27 +44,26 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"channels": 3}},
 )
 class Based(Linear):
-    """Linear attention whose weights are the Taylor polynomial of the exponential in softmax. They are never below 1/2.
+    """Linear attention whose weights are the second-order Taylor polynomial of the exponential in softmax. They are at least 1/2.
 
     Paper: Arora et al. 2024, the Taylor map. Their model alternates its layers with layers of sliding-window attention, here
         written ``attention=based+longformer``.
-    Symbols: d' → channels, φ → phi, S and Z → MemoryState.summed, whose last column is Z.
-    Differs: queries and keys are projected to heads as wide as values, but only f channels are compared. This equals a projection
-        to f channels. The equal products xᵢxⱼ and xⱼxᵢ become one feature, √2 times as large, so the state is about half as large
-        as the paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
-    Nature: With more compared channels, the weights can be sharper. The state grows with the square of the number of compared
-        channels.
+    Symbols: d' → channels; φ → phi; S and Z → MemoryState.summed, whose last column is Z.
+    Differs: queries and keys have as many channels as values, but only the first f channels are compared. This equals a projection
+        to f channels. The equal products xᵢxⱼ and xⱼxᵢ become one feature, multiplied by √2, so the state is about half as large as
+        the paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
+    Nature: With more compared channels, the weights can be sharper, but the state grows with f².
     """
 
     @staticmethod
     def features(geometry: Geometry, options: Options) -> int:
-        """Return the number of features of a head, 1 + f + f (f + 1) / 2 for f compared channels."""
+        """Return the number of features of a head: 1 + f + f (f + 1) / 2 for f compared channels."""
         f = min(options.channels, geometry.head_dim)
         return 1 + f + f * (f + 1) // 2
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights 1 + x + x² / 2 with x = q·k / √f, divided by their sum over the keys of each
-        query.
+        """Return the outputs from the n × n weights 1 + x + x² / 2 with x = q·k / √f. The weights of each query are divided by
+        their sum.
         """
         query, key = (x[..., : self.options.channels] for x in (query, key))
         x = query @ key.mT / query.shape[-1] ** 0.5
@@ -76,8 +73,8 @@ class Based(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features of queries or keys: [1, x, xᵢxⱼ for i < j, xᵢ² / √2], where x are the f compared channels, divided
-        by f^¼. Features of padded tokens are zero.
+        """Return the features [1, x, xᵢxⱼ for i < j, xᵢ² / √2] of queries or keys, where x holds the f compared channels divided by
+        f^¼. Features of padded tokens are zero.
         """
         x = x[..., : self.options.channels]
         x = x * x.shape[-1] ** -0.25

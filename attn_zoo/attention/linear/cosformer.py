@@ -1,4 +1,4 @@
-"""cosFormer: yᵢ is the mean of vⱼ with the weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M).
+"""cosFormer: yᵢ is the mean of the values vⱼ with the weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), for lengths up to M.
 
 The cosine of a difference is a sum of two products, so this is linear attention.
 """
@@ -19,15 +19,13 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
-"""Constant added to every feature, so that the weights of a query are never all zero. The paper's code bounds the denominator
-instead.
+"""Constant added to every feature, so that the weights of a query are never all zero. The paper's code gives the denominator a
+lower bound instead.
 """
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost of linear attention with 2 d features per head. The state holds the sum of features, and the sum of the
-    products of features and values.
-    """
+    """Return the cost of linear attention with 2 d features per head."""
     return eager_cost(geometry, CosFormer.features(geometry, options))
 
 
@@ -44,19 +42,19 @@ def cost(geometry: Geometry, options: NoOptions) -> Cost:
     implementations=("eager", "fla"),
 )
 class CosFormer(Linear):
-    """Linear attention with ReLU features. Its weights decrease with the distance like a cosine.
+    """Linear attention with ReLU features and with weights that decrease like a cosine as the distance grows.
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
-    Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
-    Differs: M is the length for which the mechanism is built; the published code takes the length of each input. So padding and
-        later tokens change no weight, and longer inputs are unsupported until ``resize_length``. Positions of queries and of keys
-        count from 0. Each feature is 0.001 larger (see RELU_FLOOR). If causal, weights within chunks are computed directly, and
-        only sums pass from chunk to chunk. Features of padded keys are zero.
+    Symbols: M → reach; Q' and K' → relu(q) and relu(k); Q^cos and Q^sin → the two halves of the features.
+    Differs: M is the length for which the mechanism is built; the published code uses the length of each input. So padding and
+        later tokens do not change the weights. Longer inputs are unsupported until ``resize_length`` is called. The first query and
+        the first key are at position 0. Each feature is 0.001 larger (see RELU_FLOOR). If causal, weights are computed within
+        chunks only, and earlier chunks are read from sums. Features of padded keys are zero.
     """
 
     @staticmethod
     def features(geometry: Geometry, options: NoOptions) -> int:
-        """Return the number of features of a head, twice its channels."""
+        """Return the number of features of a head, which is twice the number of its channels."""
         return 2 * geometry.head_dim
 
     @property
@@ -65,11 +63,12 @@ class CosFormer(Linear):
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error if the base class does not allow the lengths, or if there are more than M queries. M is the number of
-        positions for which the mechanism is built. Beyond M, weights would be negative.
+        """Raise an error if the base class does not support the lengths, or if there are more than M queries, for which weights
+        would be negative. M is the number of positions for which the mechanism is built.
 
         Raises:
-            UnsupportedError: there are more queries than M.
+            UnsupportedError: there are more than M queries, or the base class does not support the lengths.
+            ValueError: see the base class.
         """
         super().check_lengths(batch, queries, keys, key_valid)
         if queries > self.reach:
@@ -79,7 +78,9 @@ class CosFormer(Linear):
             )
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys and M, the number of positions for which the mechanism is built, in place."""
+        """Change the number of keys to ``length``, in place. M, the number of positions for which the mechanism is built, changes,
+        too.
+        """
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

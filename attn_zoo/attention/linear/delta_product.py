@@ -1,5 +1,5 @@
-"""Gated delta product: yₜ = Sᵀ qₜ / √d after token t has updated the memory S. First S ← a S, then S ← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for
-j = 1 … r.
+"""Gated delta product: yₜ = Sᵀ qₜ / √d, after token t has updated the memory S. The token first decays S ← a S, and then applies S
+← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for j = 1 … r.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ class Options:
     """Options of the gated delta product."""
 
     rules: int = bounded(2, Bound(lambda rules: 1 <= rules <= CHUNK, f"must be an integer from 1 to {CHUNK}"))
-    """r, the number of updates (delta rules) per token. With 1 this is the gated delta rule."""
+    """r, the number of updates (delta rules) per token. With r = 1 this is the gated delta rule."""
     negative_eigenvalues: bool = True
-    """If true, β is in (0, 2) instead of (0, 1). One update can then reflect the memory, and a product of updates can rotate it."""
+    """If true, β is between 0 and 2 instead of 0 and 1. One update can then reflect the memory, and several updates can
+    rotate it.
+    """
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     """Return the streams, which are further projections of the tokens: one for the decay, one for the strength β of each update,
-    and keys and values of all updates after the first.
+    and the keys and values of each update after the first.
     """
     later = range(2, options.rules + 1)
     strengths = (f"strength_{rule}" for rule in range(1, options.rules + 1))
@@ -46,8 +48,8 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are two numbers per head, A and
-    b, which set the decay. The state is the matrix S of each head.
+    """Return the cost of the recurrence, computed chunk by chunk. The parameters are A and b, two numbers per head, which set the
+    decay. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, delta=True, each=options.rules)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -68,17 +70,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"rules": 3, "negative_eigenvalues": False}, "raw": {"normalise": False}},
 )
 class DeltaProduct(ChunkedMemory[Options]):
-    """Memory of fixed size that several delta rules update at each token. This lets it track states such as permutations.
+    """Memory of fixed size that each token updates by several delta rules. The memory can therefore track states such as
+    permutations.
 
-    Paper: Siems et al. 2025 (DeltaProduct, its gated form); the decay is that of the gated delta rule.
-    Symbols: n_h → rules, α → exp of the log decays from the module ForgetGate, β of rule j → computed from the stream
-        ``strength_j`` (a stream is a further projection of the tokens); k and v of rule j → the streams ``key_j`` and ``value_j``
-        or, for the first rule, the keys and values of the layer.
-    Differs: SiLU and normalisation to unit length are applied here, to queries and keys. Short convolutions and the output gate
-        belong to the layer. The decay and each β are computed from one number per head: the sum of their stream over the channels,
-        divided by √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a
-        learned scale. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and
-        the outputs are added. Padded tokens neither write to the memory nor decay it.
+    Paper: Siems et al. 2025 (DeltaProduct, its gated form). The decay is that of the gated delta rule.
+    Symbols: n_h → rules; α → exp of the log decays from ForgetGate; β, k and v of rule j → computed from the streams
+        ``strength_j``, ``key_j`` and ``value_j``, which are further projections of the tokens. The first rule uses the keys and
+        values of the layer.
+    Differs: this class applies SiLU to queries and keys and divides them by their length. Short convolutions and the output gate
+        belong to the layer. The decay and each β are computed from one number per head: the sum of a stream over the channels,
+        divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is
+        causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -86,9 +88,7 @@ class DeltaProduct(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the outputs: apply the r updates of each token, one token after the other. r is the option ``rules``. If not
-        causal, read in both directions and add the outputs.
-        """
+        """Return the outputs: apply the updates of one token after another."""
         query, keys, values, betas = self._prepared(query, key, value, streams)
         alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
 
@@ -101,8 +101,8 @@ class DeltaProduct(ChunkedMemory[Options]):
         return self.scan(update, query, alpha, *(x for rule in zip(keys, values, betas, strict=True) for x in rule))
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Updates:
-        """Return the updates of the memory. Each token makes r updates, where r is the option ``rules``. Only the first of them
-        also decays the memory.
+        """Return the updates of the memory, r per token, where r is the option ``rules``. Only the first update of a token decays
+        the memory.
         """
         query, *rules = self._prepared(query, key, value, streams)
         first = self.forget(per_head(streams["decay"]), key_valid)
@@ -113,7 +113,7 @@ class DeltaProduct(ChunkedMemory[Options]):
         return Updates(query, keys, values, decays, betas)
 
     def _prepared(self, query: Queries, key: Keys, value: Keys, streams: dict[str, Any]) -> tuple[Any, ...]:
-        """Queries, and lists of keys, values and strengths, one of each per rule."""
+        """Return the queries, and three lists with one tensor per rule: keys, values and strengths."""
         later, most = range(2, self.options.rules + 1), 2.0 if self.options.negative_eigenvalues else 1.0
         keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in later))]
         betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, self.options.rules + 1)]

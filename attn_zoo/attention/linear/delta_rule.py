@@ -19,11 +19,11 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk. One triangular system of equations gives the updates of a chunk."""
+"""Number of positions in a chunk. The updates of a chunk are the solution of one triangular system of equations."""
 WIDEST = 256
 """Largest number of channels per head that flash-linear-attention's kernel supports."""
 LENGTH_FLOOR = 1e-6
-"""Number added to the squared length of a vector before the vector is divided by its length."""
+"""Number added to the squared length of a vector, so that a vector of zeros can be divided by its length."""
 
 
 @dataclass
@@ -31,19 +31,18 @@ class Options:
     """Options of the delta rule."""
 
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
     negative_eigenvalues: bool = added_later(False)
-    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key, as
-    the task of parity requires.
+    """If true, β is between 0 and 2 instead of 0 and 1. The factor I - β k kᵀ can then change the sign of the value stored at a
+    key, which is needed to compute a parity.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of two kinds of matrix products: among the tokens of a chunk, and between tokens and the
-    state. If not causal, there are twice as many.
+    """Return the cost of the matrix products among the tokens of each chunk, and between tokens and the state. If bidirectional,
+    both directions are counted. The state is the matrix S of each head.
 
-    The backward pass computes the forward pass again. The triangular system of equations needs one more product there. The state is
-    the matrix S of each head.
+    The backward pass computes the forward pass again. It needs one more product, for the triangular system of equations.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -69,31 +68,30 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 )
 class DeltaRule(NormalisedMemory[Options]):
     """Memory of fixed size, in which a token replaces the value stored at the token's key. In linear attention, a token adds to
-    that value.
+    that value instead.
 
-    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is by Schlag et al. 2021. β in (0, 2) is
-        by Grazzi et al. 2024, arXiv:2411.12537, Section 4.
-    Symbols: S → MemoryState.summed (transposed), β → computed from the stream ``strength`` (a stream is a further projection of
-        the tokens), W and U → w and u.
+    Paper: Yang et al. 2024, Section 3: the WY form by chunks, and how queries and keys are computed. The rule is by Schlag et al.
+        2021. β between 0 and 2 is by Grazzi et al. 2024, arXiv:2411.12537, Section 4.
+    Symbols: S → MemoryState.summed (transposed); β → computed from the stream ``strength``, a further projection of the tokens; W
+        and U → w and u.
     Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head. This equals the paper's learned
-        projection of a token to one number per head. Outputs are divided by their root mean square over the head, without a learned
-        scale. The output projection can learn the scale. Queries are not divided by √d, because the division of the outputs would
-        undo it. SiLU and normalisation to unit length are applied here, to queries and keys, and the paper's short convolutions are
-        left out. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the
-        outputs are added. Padded tokens write nothing.
+        projection of a token to one number per head. The RMSNorm of the outputs has no learned scale, because the output projection
+        can learn it. Queries are not divided by √d, because the division of the outputs would undo it. This class applies SiLU to
+        queries and keys and divides them by their length. The paper's short convolutions are left out. The paper's form is causal;
+        the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why flash-linear-attention's kernel cannot run if heads are too wide for it; else None."""
+        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports heads of at most
+        ``WIDEST`` channels.
+        """
         if implementation == "fla" and geometry.head_dim > WIDEST:
-            return f"delta_rule:fla takes a head_dim of up to {WIDEST}; got {geometry.head_dim}; use implementation=eager"
+            return f"delta_rule:fla must have a head_dim of at most {WIDEST}; got {geometry.head_dim}. Use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
-        """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token. If not causal, read in both
-        directions and add the outputs.
-        """
+        """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token."""
         queries, keys, beta = self._prepared(query, key, strength)
 
         def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,24 +101,24 @@ class DeltaRule(NormalisedMemory[Options]):
         return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel gets β in float32,
-        starts from a memory of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros and gets β in float32.
+        ``state`` is ignored and returned unchanged.
         """
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)
         return fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0), state
 
     def _prepared(self, query: Tensor, key: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "batch heads n 1"]]:
-        """Queries and keys of unit length, and β."""
+        """Return queries and keys of unit length, and β."""
         query, key = (unit_length(F.silu(x)) for x in (query, key))
         most = 2.0 if self.options.negative_eigenvalues else 1.0
         return query, key, most * per_head(strength).sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions, and the state S after them, given the state S before them (``state``).
+        """Return the outputs of consecutive positions, and the memory S after them. ``state`` is S before them.
 
-        Positions are read in chunks. In each chunk, A is the part of β K Kᵀ below the diagonal, and U and W solve (I + A) [U W] =
-        β [V K]. The updates of the chunk are then U - W S. Padded keys must be zero, so that they write nothing.
+        In each chunk, A is the part of diag(β) K Kᵀ below the diagonal. U and W are the solution of (I + A) [U W] = diag(β) [V K].
+        The updates of the chunk are then U - W S. Padded keys must be zero, so that they do not change S.
         """
         query, key, value, strength = rows
         n, prepared = query.shape[2], self._prepared(query, key, strength)
@@ -143,7 +141,7 @@ def unit_length(x: Keys) -> Keys:
 
 
 def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
-    """Return one number per head and token: the sum over the channels of a stream (a further projection of the tokens), divided
-    by √d. This equals a learned projection of the token to one number per head.
+    """Return one number per head and token: the sum of ``stream`` over the channels of a head, divided by √d. A stream is a further
+    projection of the tokens, so this number is a learned projection of the token.
     """
     return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

@@ -25,14 +25,16 @@ class Options:
     """Options of the gated delta rule."""
 
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
     negative_eigenvalues: bool = False
-    """If true, β is in (0, 2) instead of (0, 1). The factor I - β k kᵀ can then negate the value that the state stores at a key."""
+    """If true, β is between 0 and 2 instead of 0 and 1. The factor I - β k kᵀ can then change the sign of the value stored at a
+    key.
+    """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are two numbers per head, A and
-    b, which set the decay. The state is the matrix S of each head.
+    """Return the cost of the recurrence, computed chunk by chunk. The parameters are A and b, two numbers per head, which set the
+    decay. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -54,17 +56,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class GatedDeltaRule(ChunkedMemory[Options]):
-    """Memory of fixed size that decays, and in which a token replaces the value stored at its key.
+    """Memory of fixed size that decays at each token. The token then replaces the value stored at the token's key.
 
-    Paper: Yang et al. 2024, Eq. 10; the decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
-    Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
-        further projection of the tokens), S → MemoryState.summed (transposed).
-    Differs: the decay acts before the update, as in fla and transformers, so what a token writes is not yet decayed. SiLU and
-        normalisation to unit length are applied here, to queries and keys. The paper's short convolution and output gate belong to
-        the layer. The decay and β are each computed from one number per head: the sum of their stream over the channels, divided by
-        √d. A decay is at least 2e-9 per token. Outputs are divided by their root mean square over the head, without a learned
-        scale. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the
-        outputs are added. Padded tokens neither write to the memory nor decay it.
+    Paper: Yang et al. 2024, Eq. 10. The decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
+    Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
+        tokens; S → MemoryState.summed (transposed).
+    Differs: the memory decays before the update, as in fla and transformers, so the value that a token writes is not decayed by the
+        same token. This class applies SiLU to queries and keys and divides them by their length. The paper's short convolution and
+        output gate belong to the layer. The decay and β are computed from one number per head each: the sum of a stream over the
+        channels, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's
+        form is causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory
+        unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -72,9 +74,7 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: apply the gated delta rule token by token. If not causal, read in both directions and add the
-        outputs.
-        """
+        """Return the outputs: apply the gated delta rule token by token."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(per_head(decay), key_valid).exp(), self._beta(strength)
 
@@ -86,13 +86,13 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Return the update of the memory S that each token makes: it decays S, and then adds β k (v − Sᵀ k)ᵀ."""
+        """Return one update of the memory S per token: S decays, and then β k (v − Sᵀ k)ᵀ is added."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
-        of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
+        returned unchanged.
         """
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None

@@ -19,12 +19,10 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk. Weights within a chunk are computed directly, from products of gates relative to the middle of
-the chunk.
-"""
+"""Number of positions in a chunk. Weights are computed within a chunk only, and earlier chunks are read from the memory S."""
 LOWEST = -120 / CHUNK
-"""Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
-inverses.
+"""Smallest log α. Over half a chunk, the product of the gates is then at least exp(-60), so float32 can hold this product and its
+inverse.
 """
 
 
@@ -32,14 +30,14 @@ class FeatureMap(Enum):
     """Feature map φ, applied to each element of queries and keys."""
 
     silu = "silu"
-    """silu(x), as in flash-linear-attention's layer with a short convolution. Features have a positive mean, so before training a
-    token reads an average of the values.
+    """silu(x), as in flash-linear-attention's layer with a short convolution. Features have a positive mean, so before training the
+    outputs are averages of the values.
     """
     none = "none"
     """x unchanged, as in the paper."""
 
     def __call__(self, x: Keys) -> Keys:
-        """Compute φ(x)."""
+        """Return φ(x)."""
         return F.silu(x) if self is FeatureMap.silu else x
 
 
@@ -51,15 +49,15 @@ class Options:
     temperature: float = bounded(16.0, above_zero("divides the logarithm of each gate"))
     """τ: the larger it is, the more slowly the memory decays."""
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
 
     def __post_init__(self) -> None:
         self.feature_map = FeatureMap(self.feature_map)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weights within chunks, and of updating and reading the state S. If not causal, there
-    are twice as many. The backward pass computes the forward pass again. The state is the matrix S of each head.
+    """Return the cost of the weights within chunks, and of updating and reading the memory S. If bidirectional, both directions are
+    counted. The backward pass computes the forward pass again. The state is the matrix S of each head.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -86,21 +84,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class GatedLinear(NormalisedMemory[Options]):
     """Memory of fixed size, in which each feature decays at a rate computed from the token.
 
-    Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
-    Symbols: α → gates, τ → temperature, W_α x → the stream ``gate`` (a stream is a further projection of the tokens), φ →
-        feature_map.
-    Differs: by default silu is applied here, to queries and keys. The paper has no feature map; flash-linear-attention's layer
+    Paper: Yang et al. 2024, Section 4: the recurrence, its chunks, gates with a temperature, and the norm of the outputs.
+    Symbols: α → gates; τ → temperature; W_α x → the stream ``gate``, a further projection of the tokens; φ → feature_map.
+    Differs: by default, this class applies silu to queries and keys. The paper has no feature map; flash-linear-attention's layer
         applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
-        as values (half as wide in the paper). Outputs are divided by their root mean square over the head, without a learned scale.
-        The paper's output gate belongs to the surrounding layer. A gate is at least exp(-3.75) per step, a limit reached for logits
-        below -3.75 τ. The paper's form is causal. If attention is bidirectional, the sequence is read forwards and backwards and
-        the outputs are added. Padded tokens neither write to the memory nor decay it.
+        as values (half as wide in the paper). The RMSNorm of the outputs has no learned scale. The paper's output gate belongs to
+        the layer. Gates are at least exp(-3.75), a limit that logits below -3.75 τ reach. The paper's form is causal; the
+        bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query reads S. If not causal, read in both directions and
-        add the outputs.
-        """
+        """Return the outputs: each token updates the memory S, and then the token's query reads S."""
         phi = self.options.feature_map
         alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
@@ -111,27 +105,27 @@ class GatedLinear(NormalisedMemory[Options]):
         return self.scan(update, query, key, value, alpha)
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Return queries, keys, values, the logits of the gates, and the mask of valid keys if there is padding."""
+        """Return queries, keys, values, the logits of the gates and, if there is padding, the mask of valid keys."""
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel gets log gates in
-        float32, starts from a memory of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros and gets log gates in float32.
+        ``state`` is ignored and returned unchanged.
         """
         query, key, value, *gate = self.rows(*inputs, **streams)
         query, key = map(self.options.feature_map, (query, key))
         return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
 
     def _log_gates(self, gate: Keys, valid: Tensor | None = None) -> Keys:
-        """Compute log α; 0 for padded tokens, so that the memory does not decay."""
+        """Return log α. At padded tokens it is 0, so the memory does not decay."""
         logs = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
         return logs if valid is None else logs.masked_fill(~valid, 0)
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions, and the state S after them, given the state S before them (``state``).
+        """Return the outputs of consecutive positions, and the memory S after them. ``state`` is S before them.
 
-        Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ).
-        Exponents are taken relative to the middle of the chunk.
+        Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ) / √d.
+        To avoid overflow, half the sum of the whole chunk is subtracted from each b.
         """
         query, key, value, gate, *valid = rows
         n, phi = query.shape[2], self.options.feature_map

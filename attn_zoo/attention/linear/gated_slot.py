@@ -1,7 +1,8 @@
 """Gated slot attention: yₜ = Ṽₜᵀ softmax(K̃ₜ qₜ), where [K̃ₜ Ṽₜ] = Diag(αₜ) [K̃ₜ₋₁ Ṽₜ₋₁] + (1 − αₜ) [kₜ vₜ]ᵀ holds a fixed number
 of slots.
 
-Each slot holds a moving average of keys and a moving average of values. By αₜ, the token sets how fast each slot forgets.
+Each slot holds a moving average of keys and a moving average of values. αₜ is computed from token t, and sets how fast each slot
+forgets.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk. Weights within a chunk are computed directly, from products of gates relative to the middle of
-the chunk.
-"""
+"""Number of positions in a chunk. Weights are computed within a chunk only, and earlier chunks are read from the slots."""
 LOWEST = -120 / CHUNK
-"""Smallest log α. Over half a chunk the gates then multiply to exp(-60) or more, so float32 can hold the products and their
-inverses.
+"""Smallest log α. Over half a chunk, the product of the gates is then at least exp(-60), so float32 can hold this product and its
+inverse.
 """
 
 
@@ -36,13 +35,12 @@ class Options:
     temperature: float = bounded(8.0, above_zero("divides the logarithm of each gate"))
     """τ: the larger it is, the more slowly a slot forgets."""
     normalise: bool = True
-    """If true, SiLU is applied to the output vector of each head, which is then divided by its root mean square."""
+    """If true, SiLU is applied to each head's output, and the result is divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of updating the slots after each chunk, and of reading their keys and values. Within each
-    chunk, keys and values take two more products each: the weights between the tokens of the chunk, and the weighted sums. The
-    state holds the keys K̃ and values Ṽ of all slots.
+    """Return the cost of updating the slots after each chunk, of reading their keys and values, and of the weights and weighted
+    sums within chunks. The state holds the keys K̃ and values Ṽ of all slots.
     """
     d, (chunk, n) = geometry.head_dim, filled(geometry.keys, CHUNK)
     directions = geometry.inner_dim * (1 if geometry.causal else 2)
@@ -66,28 +64,27 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
 class GatedSlot(NormalisedMemory[Options]):
-    """Softmax attention to a fixed number of slots. Every token is written into every slot, with a weight per slot.
+    """Softmax attention to a fixed number of slots. Every token is written into every slot, with one weight per slot.
 
     Paper: Zhang et al. 2024.
-    Symbols: α → computed from the stream ``gate`` (a stream is a further projection of the tokens), τ → temperature, [K̃ Ṽ] →
-        MemoryState.summed, a row for each slot.
-    Differs: a head has as many slots as channels, as in the authors' code by default. SiLU is applied here, to queries, keys,
-        values and outputs, as in that code. Outputs are divided by their root mean square over the head, without a learned scale. A
-        gate is at least exp(-3.75) per step, a limit reached for logits below -3.75 τ. The paper's form is causal. If attention is
-        bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded tokens are not written, and no
-        slot forgets at them.
+    Symbols: α → computed from the stream ``gate``, a further projection of the tokens; τ → temperature; [K̃ Ṽ] →
+        MemoryState.summed, with one row per slot.
+    Differs: a head has as many slots as channels, which is the default of the authors' code. As in that code, SiLU is applied to
+        queries, keys, values and outputs. The RMSNorm of the outputs has no learned scale. Gates are at least exp(-3.75), a limit
+        that logits below -3.75 τ reach. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        directions. Padded tokens leave the slots unchanged.
     Nature: A query reads the slots with softmax weights, so a few slots can decide an output. In linear attention, a query reads
         without a softmax.
     """
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the number of slots, and the number of channels of a key and a value together."""
+        """Return the numbers of rows and columns of the state: one row per slot, and one column per channel of keys and
+        of values.
+        """
         return self.geometry.head_dim, 2 * self.geometry.head_dim
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs: write to the slots and read from them token by token. If not causal, read in both directions and add
-        the outputs.
-        """
+        """Return the outputs: each token is written into the slots, and then the token's query reads them."""
         query, key, value, log_gates = self.rows(query, key, value, key_valid, gate=gate)
 
         def update(slots: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,16 +95,17 @@ class GatedSlot(NormalisedMemory[Options]):
         return self.scan(update, query, key, value, log_gates.exp())
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Return queries, keys and values after SiLU, and log α, which is 0 for padded tokens."""
+        """Return queries, keys and values after SiLU, and log α, which is 0 at padded tokens."""
         logs = (F.logsigmoid(streams["gate"].contiguous()) / self.options.temperature).clamp(min=LOWEST)
         logs = logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
         return [F.silu(query), F.silu(key), F.silu(value), logs]
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of consecutive positions, and the slots after them, given the slots before them (``state``).
+        """Return the outputs of consecutive positions, and the slots after them. ``state`` holds the slots before them.
 
-        Let bᵢ be the sum of log α up to position i of a chunk. At position i, slot s holds token j with the weight exp(bᵢ) (1 −
-        αⱼ) exp(-bⱼ), where b and α are those of slot s. Exponents are taken relative to the middle of the chunk.
+        Let bᵢ be the sum of log α up to position i of a chunk, where α and b are those of one slot. At position i, this slot holds
+        token j with the weight exp(bᵢ) (1 − αⱼ) exp(-bⱼ). To avoid overflow, half the sum of the whole chunk is subtracted from
+        each b.
         """
         n = rows[0].shape[2]
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)
@@ -124,7 +122,7 @@ class GatedSlot(NormalisedMemory[Options]):
         return out.flatten(2, 3)[:, :, :n], state
 
     def finish(self, out: Queries) -> Queries:
-        """If ``normalise`` is set, return SiLU of the outputs, divided by its root mean square over the head. Otherwise return
-        the outputs unchanged.
+        """Return the outputs. If ``normalise`` is true, SiLU is applied to them, and each head's result is divided by its root mean
+        square.
         """
         return super().finish(F.silu(out)) if self.options.normalise else out

@@ -26,12 +26,12 @@ class Options:
     """Options of Kimi delta attention."""
 
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are A, one number per head, and
-    b, one number per channel, which set the decay. The state is the matrix S of each head.
+    """Return the cost of the recurrence, computed chunk by chunk. The parameters set the decay: A, one number per head, and b, one
+    number per channel. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry, per_channel=True, delta=True)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -53,17 +53,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class KimiDelta(ChunkedMemory[Options]):
-    """Gated delta rule with a separate decay for each channel of the key, so each feature of the memory decays at its own rate.
+    """Gated delta rule with one decay per channel of the key.
 
     Paper: Kimi Team 2025 (Kimi Linear).
-    Symbols: α → exp of the log decays from the module ForgetGate, β → computed from the stream ``strength`` (a stream is a
-        further projection of the tokens), S → MemoryState.summed.
-    Differs: the projection of the decay has full rank (rank head_dim in the paper). SiLU and normalisation to unit length are
-        applied here, to queries and keys. The paper's short convolution and output gate belong to the layer. β is computed from one
-        number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. Outputs are
-        divided by their root mean square over the head, without a learned scale. The paper's form is causal. If attention is
-        bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write to the
-        memory nor decay it.
+    Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
+        tokens; S → MemoryState.summed.
+    Differs: the projection of the decay has full rank (rank head_dim in the paper). This class applies SiLU to queries and keys and
+        divides them by their length. The paper's short convolution and output gate belong to the layer. β is computed from one
+        number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of
+        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        directions. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -71,9 +70,7 @@ class KimiDelta(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
-        """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and its query reads S. If not
-        causal, read in both directions and add the outputs.
-        """
+        """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and then its query reads S."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
         identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
@@ -85,13 +82,13 @@ class KimiDelta(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, alpha, beta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
-        """Return the update of the memory S that each token makes: it decays S, and then adds β k (v − Sᵀ k)ᵀ."""
+        """Return one update of the memory S per token: S decays, and then β k (v − Sᵀ k)ᵀ is added."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(decay, key_valid), per_head(strength).sigmoid())
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
-        of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
+        returned unchanged.
         """
         query, key, value, log_decay, beta = self.updates(*inputs, **streams)
         assert beta is not None

@@ -27,19 +27,23 @@ RELU_FLOOR = 1e-3
 
 
 class FeatureMap(Enum):
-    """Feature map φ, applied to queries and keys. It acts on each element or, for ``softmax``, on all channels of a head."""
+    """Feature map φ of queries and keys. ``softmax`` is applied to all channels of a head together, the other maps to
+    each element.
+    """
 
     elu = "elu"
     """elu(x) + 1, as in the paper; always positive."""
     relu = "relu"
     """max(x, 0) + 0.001."""
     squared_relu = "squared_relu"
-    """max(x, 0)² + 0.001. Its weights are sharper than those of ``relu``."""
+    """max(x, 0)² + 0.001. The weights are sharper than with ``relu``."""
     softmax = "softmax"
-    """exp(x) / Σ exp(x) over the channels of a head. For queries, the sum cancels in the final division."""
+    """exp(x) / Σ exp(x) over the channels of a head. For queries, this sum cancels when outputs are divided by the sum
+    of weights.
+    """
 
     def __call__(self, x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:
-        """Compute φ(x)."""
+        """Return φ(x)."""
         if self is FeatureMap.softmax:
             return x.softmax(dim=-1)
         if self is FeatureMap.elu:
@@ -58,11 +62,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of φ(K)ᵀ V and of φ(Q) times the result. The causal form adds the weights φ(Q) φ(K)ᵀ
-    within chunks and their products with V.
+    """Return the cost of φ(K)ᵀ V, and of φ(Q) times this product. If causal, the weights φ(Q) φ(K)ᵀ within chunks and their
+    products with V are counted, too.
 
-    The state holds the sum of φ(k) and the sum of φ(k) vᵀ. The backward pass has two products for each product of the forward
-    pass. In the causal form, it also computes the weights and sums again.
+    The backward pass has two products for each product of the forward pass. If causal, it also computes the weights and sums again.
+    The state holds the sum of φ(k) and the sum of φ(k) vᵀ.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -87,14 +91,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):
-    """Attention with the weights φ(q)·φ(k), divided by their sum. Sums over keys are computed once for all queries.
+    """Attention with the weights φ(q)·φ(k), divided by their sum. The sums over keys are computed once for all queries.
 
-    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``, Eq. 13 to
-        15 for the gradients in ``tiled``.
+    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (past keys only), Eq. 7 (elu + 1), Eq. 18 to 20 (``step``), Eq. 13 to
+        15 (gradients in ``tiled``).
     Symbols: S and Z → MemoryState.summed, whose last column is Z; φ → feature_map.
-    Differs: if causal, weights within chunks are computed directly, and only sums pass from chunk to chunk. Feature maps other
-        than elu + 1 are not the paper's. Everything is computed in float32 or more, also under autocast, except the matrix
-        products in the implementation ``fla``. Features of padded keys are zero. A query whose weights are all zero gets zeros.
+    Differs: if causal, weights are computed within chunks only, and earlier chunks are read from sums. The paper's feature map is
+        elu + 1; the other feature maps are additions. Everything is computed in float32 or more, also under autocast, except the
+        matrix products in the implementation ``fla``. Features of padded keys are zero. A query whose weights are all zero gets
+        zeros.
     """
 
     @staticmethod
@@ -106,13 +111,13 @@ class Linear(RecurrentAttention):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if a head has at least as many features as there are keys."""
         m, n = cls.features(geometry, options), geometry.keys
-        return (f"{m} features are no fewer than the {n} keys: the sums take no less memory than the keys",) if m >= n else ()
+        return (
+            (f"{m} features are no fewer than the {n} keys: the sums take at least as much memory as the keys",) if m >= n else ()
+        )
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return the reason why ``fla`` cannot run bidirectional attention; else None. flash-linear-attention has a kernel for
-        causal attention alone.
-        """
+        """Return why the implementation cannot run, or None if it can. ``fla`` has a kernel for causal attention only."""
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -130,7 +135,7 @@ class Linear(RecurrentAttention):
         return weighted_mean(self.phi(query) @ sums)
 
     def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the causal outputs by Eq. 9 and the new state. The tokens are read chunk by chunk, starting from the sums [S z] of
+        """Return the causal outputs by Eq. 9, and the new state. Tokens are read chunk by chunk, starting from the sums [S z] in
         ``state``.
         """
         n, (chunk, _) = value.shape[2], filled(value.shape[2])
@@ -147,9 +152,9 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the outputs by Eq. 9, and ``state`` as it was given. flash-linear-attention's kernel computes the weighted sums
-        of values and the sums of weights. It starts from sums of zero, and neither reads nor updates ``state``. The division is
-        done here, because the kernel would add a constant to the divisor.
+        """Return the outputs by Eq. 9, and ``state`` unchanged. flash-linear-attention's kernel computes the weighted sums of
+        values and the sums of weights, starting from zeros. This method divides the first by the second, because the kernel would
+        add a constant to the divisor.
         """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
@@ -159,8 +164,8 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the state: one row per feature, and one column per channel of a value, plus
-        one column for z, the sum of features.
+        """Return the numbers of rows and columns of the state: one row per feature, one column per channel of a value, and one
+        column for z, the sum of features.
         """
         return self.features(self.geometry, self.options), self.geometry.head_dim + 1
 

@@ -1,8 +1,8 @@
-"""Log-linear attention: yₜ = Σₗ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ. The past is split into about log n parts, and part l has a memory S⁽ˡ⁾ of its
-own. C, D and x are as in ``ssd``.
+"""Log-linear attention: yₜ = Σₗ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ. The past is split into about log n parts, and each part l has its own memory
+S⁽ˡ⁾. C, D and x are those of the mechanism ``ssd``.
 
-Parts near t are short, and parts far from it are long. Position j is in part l(t, j), the number of bits of t xor j. So part 0 is t
-itself, and part l has at most 2ˡ⁻¹ positions. Positions count real tokens from 0.
+Parts near t are short, and parts far from t are long. Position j is in part l(t, j), the number of binary digits of t xor j. So
+part 0 is t itself, and part l has at most 2ˡ⁻¹ positions. Positions are counted from 0, without padded tokens.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk, a power of two. Weights within a chunk are computed directly, and longer parts are sums of
-chunks.
+"""Number of positions in a chunk, a power of two. Weights are computed within a chunk only. Parts of the past beyond the chunk
+consist of whole chunks.
 """
 ONE = 0.5413248546129181
 """Logit whose softplus is 1."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the weights within chunks, of the sums over chunks, and of reading the memory of each
-    part of the past. The parameters are three numbers per head: A and b, which set the decay, and D, which multiplies the input.
-    The state holds the memories of all parts.
+    """Return the cost of the weights within chunks, of the sums over chunks, and of reading the memory of each part of the past.
+    The parameters are three numbers per head: A and b, which set the decay, and D, which multiplies the input. The state holds the
+    memories of all parts.
     """
     n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
     count, rows, size = -(-n // chunk), 0, 1
@@ -60,23 +60,20 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"raw": {"normalise": False}},
 )
 class LogLinear(StateSpaceDuality):
-    """State-space duality with several memories. Each holds one part of the past and has its own weight; near parts are short,
-    far parts long.
+    """State-space duality with several memories. Each memory holds one part of the past and has its own weight.
 
     Paper: Guo et al. 2025, the log-linear form of Mamba-2.
-    Symbols: λ → computed from the stream ``level`` (a stream is a further projection of the tokens); S⁽ˡ⁾ → head_dim rows of
-        MemoryState.summed for each l from 1.
-    Differs: what the docstring of ``ssd`` says applies here, too. With λ = 1 the outputs equal those of ``ssd``. λ of part l is
-        softplus(s + 0.54), where s is channel l of the stream ``level``. If l ≥ head_dim, s is the last channel. Padded tokens do
-        not count as positions, and neither write to a memory nor decay it.
+    Symbols: λ → computed from the stream ``level``, a further projection of the tokens; S⁽ˡ⁾ → head_dim rows of MemoryState.summed
+        for each l from 1.
+    Differs: all differences between ``ssd`` and its paper apply here, too. λ of part l is softplus(s + 0.54), where s is channel l
+        of the stream ``level``, or its last channel if l ≥ head_dim. If every λ is 1, the outputs equal those of ``ssd``. Padded
+        tokens are not counted as positions, and leave the memories unchanged.
     """
 
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies. If not
-        causal, read in both directions and add the outputs.
-        """
+        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies."""
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
         valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
@@ -95,8 +92,8 @@ class LogLinear(StateSpaceDuality):
         return self.finish(out)
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of a whole sequence, and ``state`` as it was given, which is neither read nor updated. Real tokens
-        are moved to the front, so that padded tokens do not count as positions.
+        """Return the outputs of a whole sequence. ``state`` is ignored and returned unchanged. Real tokens are moved to the front,
+        so that padded tokens are not counted as positions.
         """
         query, key, value, key_valid = inputs
         if key_valid is None:
@@ -108,7 +105,9 @@ class LogLinear(StateSpaceDuality):
         return _taken(out, order.argsort(dim=2)) * _begun(key_valid), state
 
     def _read_real(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, step: Keys, level: Queries) -> Queries:
-        """Compute weights within chunks, then add part after part, each twice as long as the one before."""
+        """Return the outputs of a sequence whose real tokens come first. Weights are computed within chunks. The parts beyond the
+        chunk are then added one by one, each twice as long as the part before.
+        """
         updates, n = self.updates(query, key, value, key_valid, step), query.shape[2]
         chunk = min(CHUNK, n)
         c, b, x, logs, lam = (into_chunks(y, chunk) for y in (*updates[:4], F.softplus(level + ONE)))
@@ -134,14 +133,12 @@ class LogLinear(StateSpaceDuality):
         return out.flatten(2, 3)[:, :, :n] + self._skipped(query, key, value, key_valid)
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the memories before the first token. There are no memories yet, so there are no
-        rows.
-        """
+        """Return the numbers of rows and columns of the state before the first token. There are no rows yet."""
         return 0, self.geometry.head_dim
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Return the outputs of the next tokens and the new state, read token by token. The past is divided into parts, each with a
-        memory of its own. If a token completes some parts, these parts and the token are joined into one longer part.
+        """Return the outputs of the next tokens and the new state, computed token by token. If a token completes parts of the past,
+        the memories of these parts and the token are merged into the memory of one longer part.
 
         Raises:
             ValueError: the state belongs to another mechanism, batch, dtype or device.
@@ -166,7 +163,7 @@ class LogLinear(StateSpaceDuality):
 
 
 def _parts(place: Int[Tensor, "*batch n"], most: int) -> Int[Tensor, "*batch n n"]:
-    """Return l(t, j) for pairs of positions, below ``most``."""
+    """Return l(t, j) for all pairs of positions, limited to ``most`` - 1."""
     differ = place[..., :, None] ^ place[..., None, :]
     bits = torch.arange(place.shape[-1].bit_length(), device=place.device)
     return (differ[..., None] >> bits > 0).sum(dim=-1).clamp(max=most - 1)
@@ -178,7 +175,7 @@ def _real_first(valid: Bool[Tensor, "batch n"]) -> Int[Tensor, "batch 1 n 1"]:
 
 
 def _begun(valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "batch 1 n 1"]:
-    """Mask of the positions from the first real token on."""
+    """Return the mask of the positions from the first real token on."""
     return (valid.cumsum(dim=1) > 0)[:, None, :, None]
 
 

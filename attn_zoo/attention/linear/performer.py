@@ -23,15 +23,13 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
-"""Number of positions in a chunk of the causal form. Weights within a chunk are computed directly. Earlier chunks enter as a sum of
-m × d numbers per head, with m features and d channels.
-"""
+"""Number of positions in a chunk, if causal. Weights are computed within a chunk only, and earlier chunks are read from a sum."""
 RELU_FLOOR = 1e-3
-"""Constant added to ReLU features, so that no denominator is zero: the kernel epsilon of the paper."""
+"""Constant added to ReLU features, so that no denominator is zero. This is the paper's kernel epsilon."""
 
 
 class Kernel(Enum):
-    """Function of a query and a key that the product of their features approximates."""
+    """Function of a query and a key. The product of their features approximates this function."""
 
     softmax = "softmax"
     """exp(q·k / √d), estimated without bias by positive random features."""
@@ -49,19 +47,19 @@ class Options:
     orthogonal: bool = True
     """If true, the random directions are orthogonal in blocks of head_dim, which lowers the variance."""
     redraw: int = bounded(0, REDRAW)
-    """Number of training calls after which new features are drawn. 0 means that the first draw is used throughout."""
+    """Number of training calls after which the features are drawn again. 0 means never."""
 
     def __post_init__(self) -> None:
         self.kernel = Kernel(self.kernel)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the features of queries and keys, of φ(K)ᵀ V, and of φ(Q) times the result. The causal
-    form adds the sums of weights, by which outputs are divided, and the weights within chunks.
+    """Return the cost of the features of queries and keys, of φ(K)ᵀ V, and of φ(Q) times this product. If causal, the weights
+    within chunks and the sums of weights are counted, too.
 
-    The backward pass has two products for each product of the forward pass, but only one for each random projection. ``tiled``
-    computes the random projections again. The state holds Σ φ(k) vᵀ, Σ φ(k), and the maximum log feature, relative to which both
-    sums are stored.
+    The backward pass has two products for each product of the forward pass, but only one for each random projection. If
+    bidirectional, the projections that ``tiled`` computes again are counted, too. The state holds Σ φ(k) vᵀ, Σ φ(k), and the
+    maximum log feature, relative to which both sums are stored.
     """
     h, m, d, keys = geometry.heads, options.features, geometry.head_dim, geometry.keys
     draws = 2 * (geometry.queries + keys) * m * d  # random projections, whose weights have no gradient
@@ -88,24 +86,22 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
 class Performer(RedrawnAttention[Options]):
-    """Linear attention with positive orthogonal random features, whose products approximate the weights of softmax. Its time is
-    linear in the length.
+    """Linear attention with positive orthogonal random features, whose products approximate the weights of softmax.
 
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
         Appendix B.1 for prefix sums (causal).
-    Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: no epsilon is added to the features. The published code adds an epsilon that is larger than the features if inputs have
-        unit variance. If attention is bidirectional, the weighted mean of values is computed by two softmaxes: over the keys for
-        each feature, and over the features for each query. Nothing in them overflows or underflows, at any scale of the inputs. If
-        causal, exponents are taken relative to maxima over past keys, and these maxima cancel exactly. If the sum of the weights of
-        a query underflows, its output tends to zero. All heads share one draw of directions. By default the directions are not
-        drawn again. Features are computed in float32 or more, also under autocast. The ReLU variant scales its inputs by
-        head_dim^-1/4 like the softmax variant. It adds its constant after the division by √m, so the constant weighs √m times as
-        much as in the published code. Features of padded keys are zero.
+    Symbols: ω → directions; m → features; d → head_dim; M → CHUNK.
+    Differs: no epsilon is added to the features. The published code adds an epsilon, which is larger than the features if inputs
+        have unit variance. If bidirectional, two softmaxes give the weighted mean of values: over the keys for each feature, and
+        over the features for each query. They neither overflow nor underflow, at any scale of the inputs. If causal, exponents are
+        relative to maxima over past keys; these maxima cancel exactly. If the sum of the weights of a query underflows, its output
+        tends to zero. All heads share one draw of directions. Features are computed in float32 or more, also under autocast. The
+        ReLU variant scales its inputs by head_dim^-1/4, like the softmax variant. It adds its constant after the division by √m, so
+        the constant weighs √m times as much as in the published code. Features of padded keys are zero.
     """
 
     directions: Float[Tensor, "features head_dim"]
-    saturates = (("features", "are no fewer than the {n} keys: a query has no fewer features than weights"),)
+    saturates = (("features", "are no fewer than the {n} keys: each query has at least as many features as weights"),)
     drawn = "directions"
 
     def draw(self) -> Tensor:
@@ -114,9 +110,7 @@ class Performer(RedrawnAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason why ``fla`` cannot run bidirectional attention; else None. flash-linear-attention has a kernel for
-        causal attention alone.
-        """
+        """Return why the implementation cannot run, or None if it can. ``fla`` has a kernel for causal attention only."""
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -127,25 +121,23 @@ class Performer(RedrawnAttention[Options]):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed in float32 or more, also under autocast. Exponentials of long sums need this range and
-        precision.
-        """
+        """Return the outputs. In training, new directions may be drawn first (see the option ``redraw``)."""
         self.redraw_in_training()
         past = self._past_fla if self.implementation == "fla" else self._past
         everything = self._all_tiled if self.implementation == "tiled" else self._all
         attend = past if self.geometry.causal else everything
-        dtype = torch.promote_types(query.dtype, torch.float32)
+        dtype = torch.promote_types(query.dtype, torch.float32)  # exponentials of long sums need range and precision
         with without_autocast(query.device):
             return attend(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
     attend_tiled = attend_fla = attend
 
     def _all(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Eq. 5 as two softmaxes: for each feature a mean of V over the keys, then for each query a mean of these over the
-        features.
+        """Return the outputs by Eq. 5, computed by two softmaxes. For each feature, the first gives a mean of V over the keys. For
+        each query, the second gives a mean of these means over the features.
 
-        With zₘ = log Σⱼ φₘ(kⱼ), Σⱼ φₘ(kⱼ) vⱼ is exp(zₘ) times the mean for feature m, so that φₘ(qᵢ) exp(zₘ) are the weights
-        of a softmax over the features.
+        With zₘ = log Σⱼ φₘ(kⱼ), Σⱼ φₘ(kⱼ) vⱼ is exp(zₘ) times the mean for feature m. So the second softmax has the weights φₘ(qᵢ)
+        exp(zₘ), divided by their sum.
         """
         logs = self._log_features(key, is_key=True)
         if key_valid is not None:
@@ -154,14 +146,14 @@ class Performer(RedrawnAttention[Options]):
         return (self._log_features(query, is_key=False) + logs.logsumexp(dim=2, keepdim=True)).softmax(dim=-1) @ means
 
     def _all_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute ``_all`` without any n × m tensor."""
+        """Return the outputs of ``_all``, computed without any n × m tensor."""
         log_map = None if self.options.kernel is Kernel.softmax else ReluFeatures(self.options.features, RELU_FLOOR)
         return average_over_features(log_map, self.directions.to(query.dtype), query, key, value, key_valid)
 
     def _past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the causal form: weights within a chunk directly, earlier chunks as a running sum.
+        """Return the causal outputs. Weights are computed within a chunk only, and earlier chunks are read from a running sum.
 
-        Features of a key are relative to the key's own maximum. A factor rescales them to the highest maximum up to the query. So
+        Features of a key are stored relative to the key's own maximum, and then rescaled to the highest maximum up to the query. So
         no position depends on a later key, not even through rounding.
         """
         n, chunk, lowest = query.shape[2], min(CHUNK, query.shape[2]), torch.finfo(query.dtype).min
@@ -191,12 +183,14 @@ class Performer(RedrawnAttention[Options]):
         return weighted_mean(top, bottom).flatten(2, 3)[:, :, :n]
 
     def _past_fla(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute the causal form with flash-linear-attention's kernel. A column of ones beside V gives the sums of weights."""
+        """Return the causal outputs of flash-linear-attention's kernel. A column of ones beside V gives the sums of weights."""
         logs = self._log_features(query, is_key=False), self._log_features(key, is_key=True)
         return weighted_mean(fla.sums_of_past(*logs, F.pad(value, (0, 1), value=1.0), key_valid))
 
     def _log_features(self, x: Keys, *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-        """Compute log φ(x), without the constants that the division cancels: 1/√m, and for queries |x|²/2."""
+        """Return log φ(x). For the kernel ``softmax``, the factors that cancel in the division are left out: 1/√m and, for queries,
+        exp(−|x|²/2).
+        """
         if self.options.kernel is Kernel.softmax:
             return log_positive_features(x, self.directions, is_key=is_key)
         projected = (x * x.shape[-1] ** -0.25) @ self.directions.to(x.dtype).T
@@ -204,7 +198,7 @@ class Performer(RedrawnAttention[Options]):
 
 
 def _relative(low: Tensor, high: Tensor) -> Tensor:
-    """Return the factor exp(low - high), at most one. It is zero if ``low`` is the lowest finite number, the maximum over no
-    keys.
+    """Return the factor exp(low - high), at most one. It is zero if ``low`` is the lowest finite number, which stands for the
+    maximum over no keys.
     """
     return (low - high).clamp(max=0).exp()

@@ -24,10 +24,12 @@ class Rates(Enum):
     """Fixed decays γ of the heads."""
 
     retention = "retention"
-    """γ = 1 − 2^(−5−h) for head h from 0. Queries, keys and values are used unchanged, and the scale is 1/√d (RetNet)."""
+    """γ = 1 − 2^(−5−h) for head h, counted from 0. Queries, keys and values are used unchanged, and outputs are divided by √d
+    (RetNet).
+    """
     lightning = "lightning"
-    """γ = exp(−2^(−8(h+1)/H) (1 − l/(L−1) + 10⁻⁵)) for head h of H in layer l of L. Queries, keys and values pass through SiLU, and
-    the scale is 1 (MiniMax-01).
+    """γ = exp(−2^(−8(h+1)/H) (1 − l/(L−1) + 10⁻⁵)) for head h of H in layer l of L, both counted from 0. SiLU is applied to
+    queries, keys and values, and outputs are not divided by √d (MiniMax-01).
     """
 
 
@@ -37,14 +39,14 @@ class Options:
 
     rates: Rates = Rates.retention
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.rates)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The state is the matrix S of each head."""
+    """Return the cost of the recurrence, computed chunk by chunk. The state is the matrix S of each head."""
     forward, backward = recurrence_flops(geometry)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
     return Cost(forward, 0, backward_flops=backward, state_bytes=state)
@@ -66,19 +68,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Retention(ChunkedMemory[Options]):
     """Memory of fixed size that decays at a fixed rate, which differs from head to head.
 
-    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, the division of outputs). Rates ``lightning``:
-        Lightning Attention as MiniMax-01 uses it, arXiv:2501.08313.
-    Symbols: γ → decays, S → MemoryState.summed.
-    Differs: the rotation of queries and keys by position is left out. The swish gate and the output gate are left out, too, because
-        they belong to the layer. Outputs are divided by their root mean square over the head, without a learned scale. The paper's
-        form is causal. If attention is bidirectional, the sequence is read forwards and backwards and the outputs are added. Padded
-        tokens neither write to the memory nor decay it.
+    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, normalisation of the outputs). The rates ``lightning``
+        are those of Lightning Attention in MiniMax-01, arXiv:2501.08313.
+    Symbols: γ → decays; S → MemoryState.summed.
+    Differs: queries and keys are not rotated by position. The swish gate and the output gate belong to the layer. The RMSNorm of
+        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        directions. Padded tokens leave the memory unchanged.
     """
 
     depth = 0.0  # l / (L − 1)
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set the decays to their values for layer number ``layer`` of the stack."""
+        """Set the decays for layer ``layer`` of ``stack``, counted from 0. Only the rates ``lightning`` depend on the layer."""
         self.depth = layer / max(1, len(stack) - 1)
 
     def log_decays(self, like: Tensor) -> Float[Tensor, " heads"]:
@@ -89,9 +90,7 @@ class Retention(ChunkedMemory[Options]):
         return -torch.exp2(-8 * (head + 1) / self.geometry.heads) * (1 - self.depth + 1e-5)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query reads S. If not causal, read in both directions and
-        add the outputs.
-        """
+        """Return the outputs: each token updates the memory S, and then the token's query reads S."""
         query, key, value = self._prepared(query, key, value)
         gamma = self.log_decays(value).exp()[:, None, None].expand(*value.shape[:3], 1)
         gamma = gamma if key_valid is None else gamma.masked_fill(~key_valid[:, None, :, None], 1)
@@ -103,14 +102,14 @@ class Retention(ChunkedMemory[Options]):
         return self.scan(update, query, key, value, gamma)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Updates:
-        """Return the update of the memory that each token makes: it decays the memory, and then adds k vᵀ."""
+        """Return one update of the memory S per token: S decays, and then k vᵀ is added."""
         decays = self.log_decays(value)[:, None, None].expand(*value.shape[:3], 1)
         decays = decays if key_valid is None else decays.masked_fill(~key_valid[:, None, :, None], 0)
         return Updates(*self._prepared(query, key, value), decays)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, and ``state`` as it was given. The kernel starts from a memory
-        of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
+        returned unchanged.
         """
         updates = self.updates(*inputs, **streams)
         return fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0), state

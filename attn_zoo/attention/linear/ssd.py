@@ -24,12 +24,12 @@ class Options:
     """Options of state-space duality."""
 
     normalise: bool = True
-    """If true, the output vector of each head is divided by its root mean square."""
+    """If true, each head's output is divided by its root mean square."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the recurrence, computed chunk by chunk. The parameters are three numbers per head: A and
-    b, which set the decay, and D, which multiplies the input. The state is the matrix S of each head.
+    """Return the cost of the recurrence, computed chunk by chunk. The parameters are three numbers per head: A and b, which set the
+    decay, and D, which multiplies the input. The state is the matrix S of each head.
     """
     forward, backward = recurrence_flops(geometry)
     state = FLOAT * geometry.inner_dim * geometry.head_dim if geometry.causal else None
@@ -54,15 +54,14 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     """Memory of fixed size with one decay per head. The step size Δ of a token sets the decay, and also scales what the token
     writes.
 
-    Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its chunks.
+    Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its form by chunks.
     Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step; D → skip; S →
         MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). SiLU is applied here; the paper's short
-        convolution and gated norm belong to the layer. δ is one number per head and token: the sum over the channels of the stream
-        ``step`` (a stream is a further projection of the tokens), divided by √d. A decay is at least 2e-9 per token. Outputs are
-        divided by their root mean square over the head, without a learned scale. The paper's form is causal. If attention is
-        bidirectional, the sequence is read forwards and backwards and the outputs are added, so D x is added twice. Padded tokens
-        neither write to the memory nor decay it.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). This class applies SiLU; the paper's
+        short convolution and gated norm belong to the layer. δ is one number per head and token. It is the sum over the channels of
+        the stream ``step``, a further projection of the tokens, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of
+        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        directions, and so adds D x twice. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -71,9 +70,7 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         self.skip = nn.Parameter(torch.ones(geometry.heads))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
-        """Return the outputs: each token updates the memory S, and its query C reads S. If not causal, read in both directions and
-        add the outputs.
-        """
+        """Return the outputs: each token updates the memory S, and then the token's query C reads S."""
         decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
 
         def update(S: Tensor, C: Tensor, B: Tensor, x: Tensor, a: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,19 +80,19 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         return self.scan(update, F.silu(query), F.silu(key), F.silu(value), decay, delta)
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
-        """Return the update of the memory that each token makes: it decays the memory, and then adds Δ B xᵀ."""
+        """Return one update of the memory S per token: S decays, and then Δ B xᵀ is added."""
         logits = per_head(step)
         written = self.forget.step(logits) * F.silu(key)
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of the next tokens and the new state, computed chunk by chunk. D x is added to the outputs."""
+        """Return the outputs of the next tokens, with D x added, and the new state."""
         out, after = super().read(state, *inputs, **streams)
         return out + self._skipped(*inputs), after
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel plus D x, which the kernel leaves out, and ``state`` as it was
-        given. The kernel starts from a memory of zeros, and neither reads nor updates ``state``.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros, with D x added. ``state`` is
+        ignored and returned unchanged.
         """
         updates = self.updates(*inputs, **streams)
         out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)

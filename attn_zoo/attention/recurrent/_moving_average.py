@@ -1,8 +1,9 @@
-"""Damped exponential moving averages with a state of a few numbers per channel. They are exact, and linear in the length.
+"""Damped exponential moving averages, computed exactly and in a time linear in the length.
 
-In one direction sₜ = q sₜ₋₁ + w xₜ and yₜ = Σ r sₜ over the h numbers of a channel, so yₜ = Σⱼ (Σ r qᵗ⁻ʲ w) xⱼ. The positions of a
-chunk are multiplied by these weights as a matrix. Positions before the chunk (or after it, in the other direction) enter through
-the state. Unlike in a product of Fourier transforms, positions that are not seen change nothing, not even by rounding.
+The state s of a channel holds h numbers. In one direction, sₜ = q sₜ₋₁ + w xₜ, and the average yₜ is the sum of r sₜ over these
+numbers. Within a chunk, the inputs are multiplied by a matrix: in the average at t, input j has the weight Σ r qᵗ⁻ʲ w. Positions
+before the chunk (in the other direction, after the chunk) enter through the state. If causal, later inputs change nothing, not even
+by rounding as they would with Fourier transforms.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """Return for each position the average over this position and all earlier ones. With a second direction, add the average over
-    this position and all later ones.
+    """Return for each position the average over this position and all earlier positions. If there is a second direction, add the
+    average over this position and all later positions.
 
     Args:
-        keep: q, factor of the state at each step, in [0, 1].
+        keep: q, the factor that multiplies the state at each step, in [0, 1].
         write: w, weight of an input in the state.
         read: r, weight of the state in an output.
     """
@@ -49,13 +50,13 @@ def moving_average(
 
 
 def moving_average_flops(geometry: Geometry, directions: int, h: int) -> int:
-    """Return the FLOPs of ``moving_average`` in the forward pass. The backward pass takes twice as many."""
+    """Return the FLOPs of the forward pass of ``moving_average``. The backward pass takes twice as many."""
     chunk, slots = filled(geometry.keys)
     return 2 * geometry.inner_dim * slots * (chunk + (2 * directions * h if slots > chunk else 0))
 
 
 def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tensor, "channels chunk chunk"]:
-    """Return the matrix of weights by distance, with i - j at row i and column j."""
+    """Return the matrix that holds the weight of the distance i - j at row i and column j."""
     chunk = weights.shape[-1]
     line = F.pad(weights[0], (chunk - 1, 0))
     if len(weights) > 1:
@@ -66,7 +67,7 @@ def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tenso
 def _states(
     sums: Float[Tensor, "channels batch chunks directions_h"], keep: Float[Tensor, "directions channels h"]
 ) -> Float[Tensor, "channels batch chunks directions_h"]:
-    """Return the states before each chunk and, in the second direction, after it, from the sums that the chunks add to the
+    """Return the states before each chunk and, in the second direction, after each chunk. ``sums`` holds what the chunks add to the
     state.
     """
     parts = sums.chunk(len(keep), dim=-1)

@@ -1,6 +1,6 @@
-"""MEGA: Y = softmax(Q Kᵀ / √d) V + Z, softmax within chunks, Q = κ_q ∘ Z + μ_q and K = κ_k ∘ Z, Z = silu(EMA(X) + ω ∘ X).
+"""MEGA: Y = softmax(Q Kᵀ / √d) V + Z with softmax within chunks, Q = κ_q ∘ Z + μ_q, K = κ_k ∘ Z and Z = silu(EMA(X) + ω ∘ X).
 
-EMA computes h damped moving averages sₜ of each channel, sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, and returns the weighted sum η·sₜ.
+EMA computes h damped moving averages of each channel, sₜ = α ∘ β xₜ + (1 - α ∘ δ) ∘ sₜ₋₁, and returns their weighted sum η·sₜ. All
 Greek letters are learned.
 """
 
@@ -29,19 +29,19 @@ class Options(DropoutOptions):
     """Options of MEGA."""
 
     chunk: int = share_of_length(4, most=128)
-    """c, the number of positions in a chunk; 128 on most tasks of the paper. One chunk of all tokens is full attention."""
+    """c, the number of positions in a chunk; 128 on most tasks of the paper. A single chunk gives full attention."""
     expansion: int = bounded(16)
     """h, the number of moving averages per channel."""
 
 
 def directions(geometry: Geometry) -> int:
-    """Return the number of directions in which moving averages run: one if causal, else two, forwards and backwards."""
+    """Return the number of directions of the moving averages: one if causal, else two."""
     return 1 if geometry.causal else 2
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the moving averages, and of attention within each chunk. The state holds h averages per
-    channel, and the keys and values of a chunk.
+    """Return the cost of the moving averages, and of attention within each chunk. The state holds h averages per channel, and the
+    keys and values of a chunk.
     """
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
@@ -69,19 +69,20 @@ class Mega(Attention[Options]):
     """Softmax attention within chunks, plus moving averages that reach across chunks. Queries and keys are computed from the
     averages.
 
-    Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys from one shared representation Z, MEGA-chunk, candidate.
-    Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the
-        layer's query projection; ω → residual, as in the published code; h → expansion, c → chunk.
-    Differs: Z is silu of a sum: the moving averages of X, and ω ∘ X. The paper projects the averages before silu. Attention has
-        several heads, and values are projected without silu. Z is added to the outputs before the layer's out projection; the paper
-        projects Z and the outputs separately. Only Z passes from chunk to chunk. Some parts are left out: the reset gate, the
-        update gate between the candidate and X, the bias of relative positions and the laplace function. The offset of keys is left
-        out because softmax cancels it. Queries and keys are initially equal to Z, with κ = 1 and μ = 0; η starts from N(0, 1/h),
-        and ω from N(0, 1). If bidirectional, a second average runs backwards, and is added to the first. Padded tokens enter as
-        zeros and keep their positions: the average decays over them as over real ones.
-    Nature: Values are seen within their chunk alone. From chunk to chunk only averages pass, which fade. In training on recall,
-        the loss falls only as far as the loss of the control ``uniform``, to a guess among the values (accuracy of 12 % with 8
-        key-value pairs after 1,200 steps).
+    Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys from one shared representation Z, MEGA-chunk, candidate
+        output.
+    Symbols: α, δ → sigmoid of decay_in and decay_out; β → spread; η → gather; κ and μ → gain and offset; X → the layer's query
+        projection; ω → residual, as in the published code; h → expansion; c → chunk.
+    Differs: Z is silu(EMA(X) + ω ∘ X); the paper projects EMA(X) before silu. Attention has several heads, and values are projected
+        without silu. Z is added to the outputs before the layer's output projection; the paper projects Z and the outputs
+        separately. These parts are left out: the reset gate, the update gate between the candidate output and X, the bias of
+        relative positions and the laplace function. Keys have no offset, because softmax would cancel it. Queries and keys start
+        equal to Z, with κ = 1 and μ = 0. η starts from N(0, 1/h), and ω from N(0, 1). If bidirectional, a second average runs
+        backwards, and is added to the first. Padded tokens keep their positions and enter as zeros: the average decays over them as
+        over real tokens.
+    Nature: A value is seen within its chunk only. Other chunks see only averages, which fade with the distance. In training on
+        recall, the loss does not fall below that of the control ``uniform``: the network guesses among the values (accuracy of 12 %
+        with 8 key-value pairs after 1,200 steps).
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
@@ -100,8 +101,8 @@ class Mega(Attention[Options]):
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compute the moving averages token by token, then n × n weights that are masked to the chunk of the
-        query.
+        """Return the outputs: compute the moving averages token by token, then attend with n × n weights, masked to the chunk of
+        the query.
         """
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
@@ -134,7 +135,7 @@ class Mega(Attention[Options]):
         return (out.flatten(2, 3)[:, :, :n] + shared).to(value.dtype)
 
     def _averages(self, x: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads n d"]:
-        """Compute Z in float32 or more, also under autocast, because long sums need it."""
+        """Return Z, computed in float32 or more, also under autocast, because long sums need this precision."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x.device):
             enter, leave = self.decay_in.to(dtype).sigmoid(), self.decay_out.to(dtype).sigmoid()

@@ -1,6 +1,7 @@
-"""Transformer-XL: yᵢ = Σⱼ softmaxⱼ(((qᵢ + u)·kⱼ + (qᵢ + v)·W s(i - j)) / √d) vⱼ over the segment of i and the memory before it.
+"""Transformer-XL: yᵢ = Σⱼ softmaxⱼ(((qᵢ + u)·kⱼ + (qᵢ + v)·W s(i - j)) / √d) vⱼ over the positions j of i's segment and of the
+memory before this segment.
 
-s(i - j) are sines and cosines of the distance. The vectors u and v and the matrix W are learned.
+s(i - j) holds sines and cosines of the distance. The vectors u and v and the matrix W are learned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LONGEST_WAVE = 10000.0
-"""Longest wavelength of the sines s, divided by 2π, in positions, as in Vaswani et al. 2017."""
+"""Longest wavelength of the sines s in positions, divided by 2π, as in Vaswani et al. 2017."""
 
 
 @dataclass
@@ -35,19 +36,19 @@ class Options(DropoutOptions):
     memory: int = share_of_length(4, most=512, bound=at_least(0, "cached positions"))
     """Number of positions before a segment whose keys and values the segment also sees."""
     relative: bool = True
-    """If true, scores of relative positions are added. Otherwise scores are q·k / √d."""
+    """If true, scores also depend on relative positions. Otherwise scores are q·k / √d."""
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
-    """Return the segments of a sequence that has the length for which the mechanism is built."""
+    """Return the division into segments of a sequence with the length for which the mechanism is built."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each segment to itself and to its memory, by content and by distance,
-    and of the projection of a vector of sines for each distance.
+    """Return the cost of attention from each segment to itself and to its memory. If ``relative`` is true, the scores by distance
+    and the projection of the sines are counted, too.
 
-    The state holds keys and values of the present segment and of the memory before it.
+    The state is a ``SegmentState``.
     """
     cut, inner, by_distance = segmentation(geometry, options), geometry.inner_dim, options.relative
     forward, backward = segment_flops(cut, inner, by_distance=by_distance)
@@ -62,14 +63,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def _last_two_starts(cut: Segmentation) -> tuple[int, int]:
-    """Return the starts of the last segment and of the one before it, which can need a larger state than a short last one."""
+    """Return the starts of the last segment and of the segment before it. If the last segment is short, the other can need a larger
+    state.
+    """
     last = (cut.segments - 1) * cut.length
     return last, max(0, last - cut.length)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """KV cache with keys and values of the present segment and of the memory before it."""
+    """KV cache of the present segment and of the memory before it."""
 
     key: Float[Tensor, "batch heads cached head_dim"]
     value: Float[Tensor, "batch heads cached head_dim"]
@@ -82,8 +85,8 @@ class SegmentState:
         return self.key.nbytes + self.value.nbytes
 
     def detached(self) -> SegmentState:
-        """Return a copy that is detached from autograd. No gradient then flows through the cached keys and values to earlier
-        segments, as in the paper's training.
+        """Return a copy that is detached from autograd. Gradients then stop at the cached keys and values, as in the paper's
+        training.
         """
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
@@ -103,16 +106,16 @@ class SegmentState:
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
 class TransformerXL(Attention[Options]):
-    """Softmax attention from each segment to itself and to a memory, the keys and values of some positions before the segment.
+    """Softmax attention from each segment to itself and to a memory: the keys and values of some positions before the segment.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
-    Symbols: L → segment, M → memory (s and m in the growth formula of the card); u → content_bias, v → position_bias; W_kR →
+    Symbols: L → segment; M → memory (s and m in the growth formula of the card); u → content_bias; v → position_bias; W_kR →
         position_projection.
-    Differs: one call reads all segments, and gradients reach the cached keys and values. In the paper no gradient reaches them, as
-        with ``state.detached()`` between calls of ``step``. The cache holds a layer's keys and values, not its hidden states; this
-        is equivalent while weights do not change. Every layer has its own u, v and W_kR. u and v start at zero (near zero in the
-        paper). The bidirectional form is an addition: a query sees its whole segment and the memory before the segment, and nothing
-        after it.
+    Differs: one call reads all segments, and gradients reach the keys and values of the memory. In the paper, gradients stop there,
+        as they do if ``state.detached()`` is called between calls of ``step``. The cache holds a layer's keys and values, not its
+        hidden states, which is equivalent while the weights do not change. Every layer has its own u, v and W_kR. u and v start at
+        zero (near zero in the paper). The bidirectional form is an addition: a query sees its whole segment and the memory before
+        the segment, and nothing after the segment.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -125,16 +128,16 @@ class TransformerXL(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if the memory reaches all tokens."""
+        """Return a warning if each segment sees all positions before it, so that the time is quadratic in the length."""
         cut = segmentation(geometry, options)
         if options.memory < cut.length * (cut.segments - 1):
             return ()
         reach = f"segments of {options.segment} with a memory of {options.memory}"
-        return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
+        return (f"{reach} reach all {geometry.keys} tokens: the time is quadratic in the length",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs from n × n scores by content and by the distance i - j, masked to the segment of i and the memory
-        before it.
+        before this segment.
         """
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
@@ -151,8 +154,8 @@ class TransformerXL(Attention[Options]):
         return weights @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed in all segments at once, each with its memory. Scores have shape (batch, heads, segments,
-        length, memory + length).
+        """Return the outputs, computed for all segments at once. Scores have shape (batch, heads, segments, length, memory +
+        length).
         """
         n, device = query.shape[2], query.device
         cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
@@ -204,8 +207,8 @@ class TransformerXL(Attention[Options]):
         return torch.cat(out, dim=2), state
 
     def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """Return the outputs of a piece of a segment. Its queries are at the last positions of ``key`` and see all keys up to their
-        own.
+        """Return the outputs of a piece of a segment. Its queries are at the last positions of ``key``. Each query sees all keys up
+        to its own position.
         """
         rows, width = query.shape[2], key.shape[2]
         scores = self._scores(query, key, lambda q: self._by_distance(q, width))
@@ -221,7 +224,7 @@ class TransformerXL(Attention[Options]):
         """Return the scores ((q + u)·k + (q + v)·W s(i - j)) / √d. The last query is at the position of the last key that it sees.
 
         Args:
-            by_distance: function from (q + v) / √d to its products with W s, a column per distance from ``width - 1`` down.
+            by_distance: function from (q + v) / √d to its products with W s, with one column per distance from ``width - 1`` down.
         """
         scale = query.shape[-1] ** -0.5
         if not self.options.relative:
@@ -235,8 +238,8 @@ class TransformerXL(Attention[Options]):
         return ((query + self.content_bias.view(bias)) * scale) @ key.mT + shifted
 
     def _by_distance(self, query: Tensor, distances: int) -> Float[Tensor, "batch heads n distances"]:
-        """Return the products q·W s for each distance, the largest first. They are computed as q·(W s) or (q W)·s, whichever takes
-        fewer FLOPs.
+        """Return the products q·W s for each distance, the largest distance first. They are computed as q·(W s) or (q W)·s,
+        whichever takes fewer FLOPs.
         """
         (batch, heads, n, d), inner = query.shape, self.geometry.inner_dim
         if batch * n * (inner + heads * distances) < distances * (inner + batch * n):
@@ -245,12 +248,12 @@ class TransformerXL(Attention[Options]):
         return query @ self._rows(distances - 1, distances).mT
 
     def _rows(self, largest: int, distances: int) -> Float[Tensor, "heads distances head_dim"]:
-        """Return the projected sines W s of the distances, the largest first."""
+        """Return the projected sines W s of the distances, the largest distance first."""
         rows = F.linear(self._sines(largest, distances), self.position_projection)
         return rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
 
     def _sines(self, largest: int, distances: int) -> Float[Tensor, "distances inner"]:
-        """Return sines, then cosines, of the distances, the largest first. Wavelengths go from 2π to 2π ``LONGEST_WAVE``
+        """Return sines, then cosines, of the distances, the largest distance first. Wavelengths go from 2π to 2π ``LONGEST_WAVE``
         positions.
         """
         weight, inner = self.position_projection, self.geometry.inner_dim
@@ -260,6 +263,6 @@ class TransformerXL(Attention[Options]):
         return torch.cat([phases.sin(), phases.cos()], dim=-1)[:, :inner].to(weight.dtype)
 
     def _cached(self, position: int) -> int:
-        """Return the number of cached positions at ``position``, in the present segment and the memory before it."""
+        """Return how many positions are cached at ``position``: those of the present segment and of the memory before it."""
         begun = position % self.options.segment
         return begun + min(self.options.memory, position - begun)
