@@ -38,21 +38,22 @@ def build_model(
 ) -> nn.Module:
     """Return a new network for a task: a small encoder for tokens and frames, or timm's VisionTransformer for patches.
 
-    If each example has one label, the network predicts it from a class token, which stands before the sequence.
+    If each example has one label, the network predicts it from a class token.
 
     Args:
-        backbone: timm's name of a VisionTransformer, for patches only. The other sizes must be those of this model.
+        backbone: timm's name of a VisionTransformer, for patches only. ``dim``, ``depth``, ``heads`` and ``mlp_ratio`` must be
+            those of this model.
         shared_weights: if True, one block is applied ``depth`` times.
-        reuse_keys: if True, all applications of this block use the keys and values of the first application; for tokens and frames
-            only.
+        reuse_keys: if True, all applications of the shared block use the keys and values of the first application; for tokens and
+            frames only.
         short_convolution, output_gate: arguments of ``MultiHeadAttention``, in every block.
         key_value_heads, latent_dim: arguments of ``MultiHeadAttention``; for tokens and frames only.
         positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
-        UnsupportedError: the mechanism lacks a capability that the task needs, timm has no such VisionTransformer, keys cannot be
-            reused, or positions cannot be left out.
-        ValueError: an option or size breaks its rule.
+        UnsupportedError: the mechanism lacks a capability that the task needs, timm has no such VisionTransformer, the keys of the
+            mechanism cannot be reused, or an argument for tokens and frames is set for patches.
+        ValueError: an option or size breaks its rule, or ``backbone`` is set for tokens or frames.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
     entry |= {"short_convolution": short_convolution, "output_gate": output_gate, "shared_weights": shared_weights}
@@ -97,10 +98,8 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """Return the network that ``build_model`` builds with this seed. A softmax network is built with the same seed, and all weights
-    that both networks have are copied from it.
-
-    All configurations that are compared therefore start from the same weights, apart from the weights that only one mechanism has.
+    """Return the network that ``build_model`` builds with this seed. All weights that it shares with a softmax network are copied
+    from a softmax network with the same seed.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)
@@ -114,7 +113,7 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
 def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
     """Return a classifier of tokens for pre-training. It shares the encoder of ``model``, so pre-training changes ``model`` too.
 
-    The classifier has a new head, which predicts the tokens of the inputs.
+    The classifier has a new head, which predicts the input tokens.
 
     Raises:
         UnsupportedError: the inputs of the task are frames or patches, or the task labels positions.
@@ -131,10 +130,10 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy parameters and buffers of ``reference`` to ``model``: all those with the same name and shape in both models.
+    """Copy to ``model`` all parameters and buffers of ``reference`` that have the same name and shape in both.
 
-    A mechanism can have extra projections (``streams``). Each stream becomes a copy of the projection (to queries, keys or values)
-    that the card of the mechanism names.
+    Then set each stream (extra projection of a mechanism) to a copy of the projection to queries, keys or values that its card
+    names.
     """
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():

@@ -16,7 +16,7 @@ from attn_zoo.rows import RowName
 
 
 class ImageClassifier(nn.Module):
-    """Image classifier: timm's VisionTransformer with any mechanism. It is called with (images, valid), where ``valid`` is None.
+    """Image classifier: timm's VisionTransformer with any mechanism. It is called with (images, valid), and ``valid`` must be None.
 
     Args:
         inputs: size of the images and of the patches.
@@ -26,8 +26,8 @@ class ImageClassifier(nn.Module):
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         output_gate: argument of ``MultiHeadAttention``, in every block.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the blocks use in turn.
-            ``options`` are its options by name, and ``implementation`` is the name of its implementation. For a hybrid, see
-            ``attn_zoo.rows``.
+            ``options`` are the mechanism's options by name, and ``implementation`` names its implementation. For the options of a
+            hybrid, see ``attn_zoo.rows``.
 
     Raises:
         ValueError: a hybrid names more mechanisms than there are blocks with separate weights.

@@ -14,5 +14,6 @@ LOSSES: Mapping[Problem, Callable[[Tensor, Tensor], Tensor]] = {
     "multi_label": F.binary_cross_entropy_with_logits,
     "regression": F.mse_loss,
 }
-"""Loss function for each kind of problem. It takes outputs of shape (answers, classes) and their labels, and returns the mean
-loss."""
+"""Loss function for each kind of problem. A function takes outputs of shape (answers, classes) and their labels, and returns the
+mean loss.
+"""

@@ -34,23 +34,22 @@ class Block(nn.Module):
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """Return the tokens after this block. ``key_valid`` is True for real tokens. If ``remembered`` (the result of ``remember``)
-        is given, it replaces ``key_valid`` and the block's own keys and values.
+        is given, the block uses its keys and values, and ignores ``key_valid``.
         """
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Return the keys and values of these tokens, so that the block can be applied to other tokens with them."""
+        """Return the keys and values of these tokens, for ``remembered`` in later calls."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
 class TokenEncoder(nn.Module):
     """Encoder that maps a sequence of tokens or frames to one vector per position.
 
-    Position embeddings are learned and absolute, or left out. Without them (``positions="none"``; Haviv et al. 2022,
-    arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, because the number of
-    visible positions grows.
+    Position embeddings are learned and absolute, or left out (``positions="none"``; Haviv et al. 2022, arXiv:2203.16634; Kazemnejad
+    et al. 2023, arXiv:2305.19466).
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018, arXiv:1807.03819),
     without halting. Differs: positions are added once, before the first application. No embedding marks the number of the
@@ -62,15 +61,14 @@ class TokenEncoder(nn.Module):
         length: number of positions of the longest sequence, without the class token.
         class_token: if True, a learned token is put in front of each sequence.
         causal: if True, position i attends to positions up to i only.
-        shared_weights: if True, one block is applied ``depth`` times. An option that has one value per layer must then have a
-            single value.
+        shared_weights: if True, all layers are one block. An option that has one value per layer must then have a single value.
         reuse_keys: if True, all applications use the keys and values of the first application. The other applications then project
             queries only.
         short_convolution, output_gate, key_value_heads, latent_dim: arguments of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a mechanism, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers use in turn.
-            ``options`` are its options by name, and ``implementation`` is the name of its implementation. For a hybrid, see
-            ``attn_zoo.rows``.
+            ``options`` are the mechanism's options by name, and ``implementation`` names its implementation. For the options of a
+            hybrid, see ``attn_zoo.rows``.
 
     Raises:
         ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or a hybrid names more
@@ -178,7 +176,7 @@ class TokenEncoder(nn.Module):
 class TokenClassifier(nn.Module):
     """Network that classifies sequences, or predicts numbers for them, from the class token alone.
 
-    Its scores therefore cannot depend on the tokens unless attention moves information between positions.
+    Its scores therefore depend on the tokens only if attention moves information between positions.
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:
@@ -192,8 +190,7 @@ class TokenClassifier(nn.Module):
 
 
 class PairClassifier(nn.Module):
-    """Network that classifies pairs of token sequences. One encoder encodes both sequences separately (two towers with shared
-    weights).
+    """Network that classifies pairs of token sequences. One encoder encodes both sequences separately.
 
     The head has one hidden layer. It reads the class tokens u and v of both sequences as (u, v, u · v, u − v). This is the "NLI"
     interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
@@ -235,8 +232,8 @@ class PositionClassifier(nn.Module):
         valid: Bool[Tensor, "batch length"] | None = None,
         asked: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:
-        """Return the scores of the classes at the positions that ``asked`` marks, in the order of batch and position. If ``asked``
-        is None, return the scores at all positions.
+        """Return the scores of the classes at the positions that ``asked`` marks, ordered by example, then by position. If
+        ``asked`` is None, return the scores at all positions.
 
         Other arguments and errors are those of ``TokenEncoder``.
         """

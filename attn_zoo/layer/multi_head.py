@@ -28,7 +28,9 @@ from attn_zoo.registry import attentions, build_attention
 from attn_zoo.short_convolution import ShortConvolution
 
 CACHED_BYTES = 2**20
-"""Number of bytes of the tokens in one block of queries. A block and its temporary tensors then fit the cache of one core."""
+"""Size of the tokens in one block of queries, in bytes. With this size, a block and its temporary tensors fit the cache of one
+core.
+"""
 
 
 class MultiHeadAttention(Projections):
@@ -37,9 +39,8 @@ class MultiHeadAttention(Projections):
     The layer makes only the projections that the mechanism reads. A mechanism that shares queries and keys gets one projection for
     both. Some mechanisms read further inputs (streams) beside queries, keys and values; each has a projection of its own.
 
-    Some mechanisms compress the length of the tokens X by a matrix E. Let W be the projection to keys or values. Because (E X) W
-    = E (X W), the tokens can be compressed before they are projected. With a bias b, E (X W + 1 bᵀ) is (E X) W + (E 1) bᵀ, where
-    the vector 1 is zero at padded positions. So both orders give the same result.
+    Some mechanisms compress the length of the tokens X by a matrix E. They can compress before or after the projection W to keys or
+    values (``order``), because (E X) W = E (X W).
 
     Args:
         dim: width of the tokens, divisible by ``heads``.
@@ -49,35 +50,34 @@ class MultiHeadAttention(Projections):
         context_length: number of keys for which the mechanism is built, in cross-attention. None means self-attention.
         context_dim: width of the tokens of the context. None means ``dim``.
         causal: if True, position i sees positions up to i only.
-        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of the card's implementations,
-            in a fixed order per device, that can run.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first one that can run, in an order
+            that is fixed for each device.
         fused: if True, one linear map computes queries, keys and values together (self-attention only).
         bias: if True, projections have a bias.
         output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
             mechanism, ``dropout``.
-        order: whether tokens are projected first or compressed along the length first; see ``Order``. ``compress_first`` raises
-            an error if the mechanism does not support it.
+        order: whether tokens are projected first or compressed along the length first; see ``Order``. ``compress_first`` raises an
+            error if the mechanism does not support it.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention only), in
             positions. 0 means none; 4 is usual. It is initialised as the identity; see ``ShortConvolution``.
         output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
-            b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head, and ``none``
-            has none. Qiu et al. 2025, arXiv:2505.06708.
+            b). Here x are the tokens from which queries are projected. ``headwise`` has one such factor per head. Qiu et al. 2025,
+            arXiv:2505.06708.
         key_value_heads: number of heads of keys and values. Each of them serves the same number of consecutive heads of queries:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245). 1 gives multi-query attention (Shazeer 2019,
             arXiv:1911.02150). 0 means as many as ``heads``. Streams that start as keys or values are shared, too.
         latent_dim: width of a latent vector RMSNorm(x W) of every token x. Keys, values and their streams are projected from it:
-            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the
-            latent in place of keys and values. A recurrent state that holds sums, or compressed keys and values, is the same as
-            without a latent. Differs: there is no rotary key beside the latent, because the layer has no rotary positions.
-            Queries come from the tokens, not from a latent of their own.
+            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the latent
+            in place of keys and values. A latent does not change recurrent states that hold sums, or compressed keys and values.
+            Differs: there is no rotary key beside the latent, because the layer has no rotary positions. Queries are projected from
+            the tokens, not from a latent.
         **options: options of the mechanism, which are the fields of ``card(attention).options``.
 
     Raises:
-        ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is
-            set with a context or a latent.
+        ValueError: a size, rate, order, gate or option breaks its rule, ``dim`` is not divisible by ``heads``, or ``fused`` is set
+            with a context or a latent.
         UnknownNameError: there is no such mechanism, implementation or option.
-        UnsupportedError: the mechanism does not declare a requested capability, or a short convolution is requested with a
-            context.
+        UnsupportedError: the mechanism does not declare a requested capability, or a short convolution is requested with a context.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class MultiHeadAttention(Projections):
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Set each stream (extra projection of the mechanism) to a copy of the projection from which it starts. Call this after
-        loading weights that lack the streams.
+        """Set each stream (extra projection of the mechanism) to a copy of the projection that its ``starts_as`` names. Call this
+        after loading weights that lack the streams.
         """
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
@@ -194,9 +194,9 @@ class MultiHeadAttention(Projections):
 
         Args:
             tokens: source of the queries.
-            context: source of keys and values. It must be given if and only if the layer was built with a context length.
-            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included. In self-attention the
-                outputs at their positions are finite and have no meaning.
+            context: source of keys and values. It must be given if and only if the layer was built with a context.
+            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included. In self-attention, the
+                outputs at padded positions are finite, but have no meaning.
             remembered: result of ``remember``, used in place of the context and of ``key_valid``.
 
         Raises:
@@ -268,7 +268,7 @@ class MultiHeadAttention(Projections):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> LayerState:
-        """Return the recurrent state before the first token of ``batch`` sequences. If dtype or device is None, use that of the
+        """Return the recurrent state before the first token of ``batch`` sequences. By default, dtype and device are those of the
         weights.
 
         Raises:
@@ -286,16 +286,13 @@ class MultiHeadAttention(Projections):
         return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
 
     def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
-        """Return the outputs of the next tokens, and the new state. The outputs equal those of one causal call over the whole
-        sequence.
+        """Return the outputs of the next tokens, and the state after these tokens. The outputs equal those of one causal call over
+        the whole sequence.
 
         Args:
             tokens: the next tokens, without padding.
             state: the state from ``initial_state`` or from the previous step. The step does not modify it. Gradients flow through
                 it.
-
-        Returns:
-            The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, dtype or state does not fit, or there is no token.
@@ -338,9 +335,7 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose again whether tokens are projected first or compressed first, for the present length and the present maps along
-        the length. ``join_layers`` calls this method after it has joined the layers.
-        """
+        """Choose again whether tokens are projected or compressed first, for the present length and maps along the length."""
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
@@ -422,8 +417,8 @@ class MultiHeadAttention(Projections):
         return self.output_dropout(self.out(self._gated(self._merge(mixed), tokens)))
 
     def _compresses(self, keys: int) -> bool:
-        """Return True if tokens are compressed before they are projected. Without keys it is False, and the mechanism returns
-        zeros.
+        """Return True if tokens are compressed before they are projected. Without keys, return False; the mechanism then
+        returns zeros.
         """
         return self.order is Order.compress_first and keys > 0
 

@@ -1,4 +1,4 @@
-"""Order in which tokens are projected and compressed to keys and values. By default the order with fewer FLOPs is chosen."""
+"""Order in which tokens are projected and compressed to keys and values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attn_zoo.contract import Attention, CompressingAttention, UnsupportedError
 
 
 class Order(Enum):
-    """Order of two steps from tokens to compressed keys and values: the projection of their channels, and the compression of their
+    """Order of the two steps that turn tokens into compressed keys and values: projecting the channels, and compressing the
     length.
     """
 
@@ -19,7 +19,7 @@ class Order(Enum):
 
 
 def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
-    """Return the order ``asked`` or, if that is ``auto``, the order with fewer FLOPs.
+    """Return the order ``asked`` or, if it is ``auto``, the order with fewer FLOPs.
 
     ``source_dim`` is the width of the tokens before they are projected to keys and values. ``auto`` means ``project_first`` if the
     mechanism cannot compress tokens, or if its implementation is ``definition``.

@@ -21,7 +21,7 @@ OUTPUT_GATES = ("none", "elementwise", "headwise")
 
 
 class Projections(nn.Module):
-    """Module with a mechanism and the projections of its inputs, extra inputs (streams) and outputs.
+    """Mechanism with the projections of its inputs, of its extra inputs (streams) and of its outputs.
 
     Args:
         mechanism: mechanism that reads the projected tokens.
@@ -82,7 +82,7 @@ class Projections(nn.Module):
         return self.projection.weight[rows], None if bias is None else bias[rows]
 
     def _check_dtype(self, name: str, tensor: Tensor) -> None:
-        """Refuse a tensor of another dtype than the weights, unless autocast or a replaced projection converts it.
+        """Raise an error if a tensor has another dtype than the weights, unless autocast or a replaced projection converts it.
 
         Raises:
             ValueError: the message names both dtypes.
@@ -134,7 +134,7 @@ class Projections(nn.Module):
 
     @property
     def makes_queries(self) -> bool:
-        """True if the layer projects the tokens of the queries to anything: to queries, to an extra input with one position per
+        """True if a projection reads the tokens of the queries: the projection to queries, to an extra input with one position per
         query, or to the output gate.
         """
         return "query" in self.reads or self.gate is not None or any(stream.of == "queries" for stream in self.streams)

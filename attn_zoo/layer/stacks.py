@@ -13,9 +13,10 @@ def join_layers(model: nn.Module) -> None:
     layers.
 
     Some options concern the whole stack. With ``sharing=layerwise`` of Linformer, all layers use one projection along the length,
-    which the first layer holds. With ``projected_lengths=64/32``, each layer has its own projected length. The models of this
-    package are joined already. Call this once on your own model, after building it and before loading a state. If an encoder and a
-    decoder must not share a stack, join each of them by a call of its own.
+    which the first layer holds. With ``projected_lengths=64/32``, each layer has its own projected length.
+
+    The models of this package are joined already. On your own model, call this once after building it and before loading a state.
+    If an encoder and a decoder must not share a stack, call this once for each of them.
 
     Raises:
         ValueError: an option has values for another number of layers than the model has, or ``model`` is not an nn.Module.

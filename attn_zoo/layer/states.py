@@ -13,7 +13,7 @@ from attn_zoo.contract import CarriedState
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Cached keys, values and streams (extra inputs) of a context, which later calls with other queries use. See
+    """Cached keys, values and streams (extra inputs) of a context, for later calls with other queries. See
     ``MultiHeadAttention.remember``.
     """
 

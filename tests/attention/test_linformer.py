@@ -73,7 +73,7 @@ def test_equals_the_equation(implementation, sharing, projection, padded):
         if torch.cuda.is_available():
             pytest.skip("float64 is the interpreter's; the kernels' own tests run on the GPU")
         if projection not in ("learned", "random"):
-            with pytest.raises(UnsupportedError, match="use projection=learned or random"):
+            with pytest.raises(UnsupportedError, match="Use projection=learned or random"):
                 build(sharing=sharing, projection=projection, implementation=implementation)
             return
     built = build(sharing=sharing, projection=projection, implementation=implementation)

@@ -13,12 +13,13 @@ from attn_zoo.contract import Bound
 from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
+# Hashing n positions to about n buckets costs n log n with combined hashes, and n² with a single one.
 RADIX, MOST_HASHES = 16, 6
-"""Largest number of buckets of one cross-polytope hash, and largest number of hashes that are combined. Hashing n positions costs n
-log n with combined hashes, and n² with a single hash.
-"""
+"""Largest number of buckets of one cross-polytope hash, and largest number of hashes that are combined."""
 ROTATIONS = MOST_HASHES * RADIX // 2
-"""Number of directions drawn for each head and round. With fewer buckets, as for short sequences, only the first ones are used."""
+"""Number of directions drawn for each head and round. A hash with fewer buckets than the largest number uses only the first
+directions.
+"""
 BUCKETS = Bound(
     lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
     f"must be a power of two up to {RADIX**MOST_HASHES}, or 0 (the number follows the length)",
@@ -27,23 +28,23 @@ Rotations = Float[Tensor, "heads rounds head_dim rotations"]
 
 
 def default_buckets(n: int, chunk: int) -> int:
-    """Return the default number of buckets: the power of two nearest to n / (2 chunk). A bucket then fills the two chunks that a
+    """Return the power of two nearest to n / (2 chunk), the default number of buckets. A bucket then fills the two chunks that a
     query sees.
     """
     return 2 ** max(0, round(math.log2(max(1.0, n / (2 * chunk)))))
 
 
 def radices(buckets: int) -> list[int]:
-    """Return the factors of ``buckets``, a power of two. Each is at most ``RADIX`` and is the number of buckets of one of the
-    combined hashes.
+    """Return the factors of ``buckets``, a power of two. A factor is the number of buckets of one of the combined hashes, and is at
+    most ``RADIX``.
     """
     whole, rest = divmod(buckets.bit_length() - 1, RADIX.bit_length() - 1)
     return [RADIX] * whole + [2**rest] * (rest > 0)
 
 
 def rotation_columns(buckets: int) -> int:
-    """Return the number of directions for ``buckets``: half the buckets of each combined hash, because a direction and its opposite
-    are two buckets.
+    """Return the number of directions for ``buckets``. A hash needs half as many directions as buckets, because a direction and its
+    opposite are two buckets.
     """
     return sum(factor // 2 for factor in radices(buckets))
 
@@ -67,7 +68,7 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Return the rows of ``x`` at the positions in ``index``. Position n, the length of ``x``, gives zeros. ``index`` has
+    """Return the rows of ``x`` at the positions in ``index``, and zeros at position n, the length of ``x``. ``index`` has
     ``places`` axes after the axis of heads.
     """
     batch, heads, n = x.shape[:3]

@@ -23,7 +23,7 @@ class Options(DropoutOptions):
     """
 
     clusters: int = share_of_length(4, most=100)
-    """C, the number of clusters. If an input has fewer tokens than that, each token is a cluster."""
+    """C, the number of clusters. If an input has fewer than C tokens, each token is a cluster."""
     bits: int = bounded(32)
     """B, the number of bits in the hash of a query. Queries with similar hashes form a cluster."""
     iterations: int = bounded(
@@ -34,8 +34,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of three steps: hashing the queries, clustering the hashes by k-means, and attention from
-    the centroids to all keys. The first two have no gradient.
+    """Return the cost, with the FLOPs of three steps: hashing the queries, clustering the hashes by k-means, and attention from the
+    centroids to all keys. The first two have no gradient.
     """
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
@@ -75,7 +75,7 @@ class Clustered(Attention[Options]):
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 3 to 6 with S, the n × C matrix that is 1 if a query is in a cluster. Each centroid is the mean
+        """Return the outputs by Eq. 3 to 6. S is the n × C matrix that is 1 if a query is in a cluster. Each centroid is the mean
         of the queries in one column of S. S also copies the outputs of the centroids back to the queries.
         """
         clusters = min(self.options.clusters, query.shape[2])
@@ -109,7 +109,7 @@ class Clustered(Attention[Options]):
     def _cluster(
         self, query: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"], clusters: int
     ) -> Int[Tensor, "batch heads n"]:
-        """Return the cluster of each query by k-means on ±1 bits. Their sums are whole numbers, so they are exact in any order."""
+        """Return the cluster of each query by k-means on ±1 bits. Sums of bits are whole numbers, and so exact in any order."""
         heads, bits = query.shape[1], self.options.bits
         with without_autocast(query.device):  # so that clusters do not depend on autocast
             wide = query.to(torch.promote_types(query.dtype, torch.float32))

@@ -34,8 +34,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the indexer, of the scores of all pairs, and of the weighted sums of values. Most
-    weights are zero, but the zeros are multiplied, too. No gradient flows from the outputs to the indexer.
+    """Return the cost, with the FLOPs of the indexer, the scores of all pairs, and the weighted sums of values. Products with
+    weights of zero count, too. No gradient flows from the outputs to the indexer.
 
     The state holds keys and values. Index keys are not stored, but computed again from the keys at each step.
     """
@@ -66,13 +66,13 @@ class Indexer(Attention[Options]):
     Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the loss of the indexer.
     Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
     Differs: the indexer reads the queries and keys of all heads; the paper's indexer reads the tokens and a latent query. The
-        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked;
-        the paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
+        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
+        paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
         chosen.
-    Choice: a loss of its own trains the indexer. It is the Kullback-Leibler divergence KL(p ‖ q), where p are the mean attention
-        weights of the heads, and q is the softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here
-        it is used throughout. The training loop adds this loss to that of the task (see ``auxiliary_loss``). This loss trains the
-        indexer alone, and no other loss trains the indexer.
+    Choice: a separate loss trains the indexer: the Kullback-Leibler divergence KL(p ‖ q), where p are the mean attention weights of
+        the heads, and q is the softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here it is used
+        throughout. The training loop adds it to the loss of the task (see ``auxiliary_loss``). It trains the indexer alone, and no
+        other loss trains the indexer.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
@@ -113,8 +113,8 @@ class Indexer(Attention[Options]):
     def choose(
         self, query: Queries, key: Keys, allowed: Bool[Tensor, "#batch 1 queries keys"] | None
     ) -> tuple[Float[Tensor, "batch queries keys"], Bool[Tensor, "batch queries keys"]]:
-        """Return the index scores, and a mask that is True for the chosen keys of each query. Keys that a query may not see get the
-        lowest number of the dtype as score.
+        """Return the index scores, and a mask that is True for the chosen keys of each query. The score of a key that a query may
+        not see is the lowest number of the dtype.
         """
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             rows, columns = (side_by_side(x) for x in (query, key))
@@ -126,8 +126,8 @@ class Indexer(Attention[Options]):
 
 
 def side_by_side(x: Float[Tensor, "batch heads n head_dim"]) -> Float[Tensor, "batch n inner"]:
-    """Return one vector per token, with the channels of all heads beside each other, as input of the indexer. The result is
-    detached from autograd, in float32 or more.
+    """Return one vector per token, which holds the channels of all heads. The result is detached from autograd, in float32 or
+    more.
     """
     return x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2).flatten(2)
 
@@ -150,8 +150,8 @@ def index_scores(
 
 
 def highest(index: Float[Tensor, "batch queries keys"], kept: int) -> Bool[Tensor, "batch queries keys"]:
-    """Return a mask that is True for the ``kept`` keys with the highest index scores of each query. A key whose score is the lowest
-    number of the dtype is hidden, and never marked.
+    """Return a mask that is True for the ``kept`` keys with the highest index scores of each query. Keys whose score is the lowest
+    number of the dtype are hidden, and are never marked.
     """
     best = index.detach().sort(dim=-1, descending=True, stable=True)
     values, where = best.values[..., :kept], best.indices[..., :kept]

@@ -32,8 +32,8 @@ class Options(DropoutOptions):
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Return the number of blocks, the number of blocks that a query chooses beside its own, and the number of groups. A group
-    holds up to B queries that chose the same block, where B is the size of a block.
+    """Return how many blocks there are, how many other blocks a query chooses, and how many groups there are. A group holds up to B
+    queries that chose the same block, where B is the size of a block.
     """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
@@ -41,8 +41,8 @@ def sizes(keys: int, options: Options) -> tuple[int, int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores between queries and mean keys, which have no gradient, and of attention. Each
-    block of keys is compared with its own queries and with the groups of queries that chose it.
+    """Return the cost, with the FLOPs of attention, and of the products of queries and mean keys, which have no gradient. Attention
+    compares each block of keys with its own queries and with the groups of queries that chose it.
 
     The state is the KV cache of keys and values.
     """
@@ -73,11 +73,10 @@ class MixtureOfBlocks(Attention[Options]):
     Paper: Lu et al. 2025, Section 2.2: the choice of blocks, its causal form, and the rule that the query's own block counts among
         the k blocks.
     Symbols: B → block, k → chosen, K̄ → means.
-    Differs: the paper's form is causal. If attention is bidirectional, a query chooses among all blocks. The mean key of a block is
-        the mean of its valid keys, and a block without any valid key is never chosen. The score of a block for a query is the
-        product of the query and the mean key. Means and scores of blocks are computed in float32 or more. If scores are equal,
-        torch.topk decides.
-    Choice: no gradient reaches the scores of blocks, as in the paper. Queries and keys learn from the attention to chosen tokens.
+    Differs: the paper has only the causal form. In the bidirectional form, a query chooses among all blocks. The mean key of a
+        block is the mean of its valid keys, and a block without any valid key is never chosen. Means and scores of blocks are
+        computed in float32 or more. If scores are equal, torch.topk decides.
+    Choice: no gradient reaches the scores of blocks, as in the paper.
     """
 
     @classmethod
@@ -87,8 +86,8 @@ class MixtureOfBlocks(Attention[Options]):
         return (f"{k} blocks of {b} tokens hold all {n} tokens: no token is left out",) if b * k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of softmax attention with n × n scores. A query attends to the k blocks with the highest scores for
-        it, and its own block always counts as highest. Tokens in other blocks are masked.
+        """Return the outputs from n × n scores. Each query attends to its own block and to the k − 1 other blocks with the highest
+        scores for it. Tokens in other blocks are masked.
         """
         at = torch.arange(key.shape[2], device=key.device) // self.options.block
         own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)
@@ -104,8 +103,8 @@ class MixtureOfBlocks(Attention[Options]):
         return softmax_over_valid(scores, seen if allowed is None else seen & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: attend within each block, then to the chosen blocks. Queries that chose the same block attend to it
-        in groups of B (the size of a block), so about n k B scores are computed.
+        """Return the outputs. In one softmax, each query attends to its own block and to the blocks that it chose. Queries that
+        chose the same block are compared with it in groups of B (the size of a block), so about n k B scores are computed.
         """
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
@@ -136,8 +135,8 @@ class MixtureOfBlocks(Attention[Options]):
     def _choose(
         self, query: Queries, key: Keys, valid: Bool[Tensor, "batch heads blocks block"]
     ) -> Int[Tensor, "batch heads queries others"]:
-        """Return the blocks that each query attends to beside its own. If there are too few, the number of blocks fills the
-        rest.
+        """Return the blocks that each query attends to beside its own. If there are too few blocks, the number of blocks
+        stands at the remaining places.
         """
         n, (blocks, b) = key.shape[2], valid.shape[2:]
         with without_autocast(query.device):  # so that the choice does not depend on autocast
@@ -151,20 +150,19 @@ class MixtureOfBlocks(Attention[Options]):
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
 
     def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
-        """Return a mask that is True for each block in ``z`` that a query of block ``own`` may choose beside its own block."""
+        """Return a mask that is True for each block in ``z`` that a query of block ``own`` may choose beside its own."""
         return z < own if self.geometry.causal else z != own
 
 
 def grouped(
     chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
 ) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
-    """Sort the pairs (query, chosen block) by block, and return them in groups of ``size`` places. All pairs of a group have the
-    same block. The pairs are numbered by query, then by choice.
+    """Sort the pairs of a query and a chosen block by block, and cut them into groups of ``size`` places. All pairs of a group have
+    the same block; some places may be empty. Pairs are numbered by query, then by choice.
 
     Returns:
-        Three tensors: the index of the pair at each place, the index of the place of each pair, and the block of each group. An
-        empty place gets the count of pairs as index. A pair without a block (``chosen`` is then ``blocks``) gets the count of
-        places.
+        Three tensors: the number of the pair at each place, the place of each pair, and the block of each group. At an empty place,
+        the number is the count of pairs. If a pair has no block (``chosen`` is then ``blocks``), its place is the count of places.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

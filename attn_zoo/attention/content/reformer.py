@@ -46,19 +46,17 @@ class Options(DropoutOptions):
     """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
     redraw: int = bounded(0, REDRAW)
-    """Number of training calls after which new hashes are drawn. 0 means that the first draw is used throughout. Evaluation never
-    draws.
-    """
+    """Number of training calls between two draws of the hashes. 0 keeps the first draw. Evaluation never draws."""
 
     def __post_init__(self) -> None:
         self.duplicates = Duplicates(self.duplicates)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of each round: hashing, and attention from each chunk to itself and to the chunk before
-    it. Sorting and gathering do not count, because they are not matrix products.
+    """Return the cost, with the FLOPs of hashing in each round, and of attention from each chunk to itself and to the chunk before
+    it.
 
-    The state holds queries and values of the last two chunks of each bucket, separately for each round. It is never larger than
+    The state holds queries and values of the last two chunks of each bucket, separately for each round. It never holds more than
     the queries and values of all tokens.
     """
     n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
@@ -96,15 +94,14 @@ class Reformer(RedrawnAttention[Options]):
         shares queries and keys. Appendix A averages the outputs of the rounds, weighted by their normalisers exp z, and subtracts
         log N from the score of a key that N rounds find.
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: each bucket starts a new chunk, and a chunk sees the chunk before it only if both belong to the same bucket. By Eq. 6
-        alone, the chunk before may belong to another bucket, so later or padded positions would change which pairs are compared. If
-        attention is bidirectional, the first chunk of a bucket also sees the last one, so no chunk is seen by fewer chunks than
-        others of its bucket. Padding is left out. If there are more than 16 buckets, the number of a bucket combines several
-        cross-polytope hashes with at most 16 buckets each. The paper uses a single hash, which costs n × buckets for n tokens. By
-        default a bucket holds two chunks on average; in the paper it holds half a chunk. If N rounds find a key, the key counts in
-        the first of them only. In the paper it counts N times with weight 1/N; the sum is the same. The hashes are drawn once, so
-        evaluation is deterministic. They are drawn again in training only, and only with ``redraw``. Scores are divided by √d as in
-        Eq. 1; the code of transformers does not divide them.
+    Differs: each bucket starts a new chunk, and a chunk sees the chunk before it only if both belong to the same bucket. In Eq. 6,
+        the chunk before may belong to another bucket. If attention is bidirectional, the first chunk of a bucket also sees the last
+        one, so all chunks of a bucket are seen by equally many chunks. Padding is left out. With more than 16 buckets, the number
+        of a bucket combines several cross-polytope hashes with at most 16 buckets each. The paper uses a single hash. By default a
+        bucket holds two chunks on average; in the paper it holds half a chunk. If N rounds find a key, the key counts in the first
+        of them only. In the paper it counts N times with weight 1/N; the sum is the same. The hashes are drawn once or, with
+        ``redraw``, again during training. Evaluation draws none, so it is deterministic. Scores are divided by √d as in Eq. 1; the
+        code of transformers does not.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
@@ -124,8 +121,8 @@ class Reformer(RedrawnAttention[Options]):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. If N rounds find a key, the key has N times the weight
-        or, with ``corrected``, the weight of one key.
+        """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. A key that N rounds find counts N times or, with
+        ``duplicates=corrected``, once.
         """
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])
@@ -138,8 +135,7 @@ class Reformer(RedrawnAttention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs. Positions are sorted by bucket, and each chunk attends to itself and to the chunk before it. The
-        outputs of all rounds are averaged. The weight of a round for a query is the sum of the exponentials of the query's scores
-        in that round.
+        outputs of the rounds are averaged, weighted by the sums of the exponentials of their scores.
         """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()
@@ -162,7 +158,7 @@ class Reformer(RedrawnAttention[Options]):
         return (z.softmax(dim=0)[..., None] * outputs).sum(dim=0).to(value.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
+        """Return the outputs of ``attend``, computed in tiles that fit CPU caches."""
         once = self.options.duplicates is Duplicates.corrected
         self.redraw_in_training()
         rule = Rule(self.geometry.causal, once=once, dropout=self.dropout_rate)
@@ -170,7 +166,7 @@ class Reformer(RedrawnAttention[Options]):
 
     @torch.no_grad()
     def _layout(self, query: Queries, key_valid: KeyValid) -> Layout:
-        """Return the chunks of the buckets in each round. Without causality, the last chunk of a bucket precedes its first."""
+        """Return the chunks of the buckets in each round. If bidirectional, the last chunk of a bucket precedes its first."""
         buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
         with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations, buckets, tiled=self.implementation == "tiled")

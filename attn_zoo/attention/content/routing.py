@@ -28,8 +28,8 @@ class Options(DropoutOptions):
     """Options of routing attention."""
 
     cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
-    """Number of clusters k divided by √n, where n is the length for which the mechanism is built. At 1 the choice of clusters and
-    the attention each cost about n^1.5.
+    """k / √n, where k is the number of clusters, and n the length for which the mechanism is built. At 1, the choice of clusters
+    and the attention each cost about n^1.5.
     """
     decay: float = bounded(
         0.999, Bound(lambda x: 0 <= x <= 1, "must be from 0 to 1, because it is the share of a centroid that an update keeps")
@@ -43,8 +43,8 @@ def cluster_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of two steps: the scores of queries and keys with every centroid, which have no gradient,
-    and attention within each cluster, from the w queries of the cluster to its w keys.
+    """Return the cost, with the FLOPs of comparing queries and keys with every centroid, and of attention from the w queries of
+    each cluster to its w keys. The comparison has no gradient.
     """
     n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
@@ -68,16 +68,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Routing(Attention[Options]):
     """Softmax attention from the queries of a cluster to the keys of the same cluster. Online k-means forms the clusters.
 
-    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask. Queries and keys have unit length. A cluster
-        holds the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
+    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1 without its causal mask. Queries and keys have unit length. A cluster holds
+        the w = n / k queries and the w keys nearest to its centroid. Moving averages update the centroids.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
     Differs: all heads use clusters; the paper's layers also have heads of local attention. There is no causal form, because the
-        members of a cluster depend on all positions, later ones included. The paper's masks inside clusters do not prevent this
-        dependence. A query in several clusters gets the mean of their outputs, not the last output. A query in no cluster gets
-        zeros, as in the paper. Queries and keys are divided by their norm, without subtracting their mean over the channels first.
-        Scores are products of queries and keys, multiplied by √d. At the end of each training call, a centroid moves towards the
-        mean of the queries and keys nearest to it. It always has unit length. w is the number of valid positions of an example
-        divided by k. Queries at padded positions are added to the clusters and take no place from other queries.
+        members of a cluster depend on all positions, later ones included. A query in several clusters gets the mean of their
+        outputs, not the last output. A query in no cluster gets zeros, as in the paper. Queries and keys are divided by their norm,
+        without subtracting their mean over the channels first. Scores are products of queries and keys, multiplied by √d. At the
+        end of each training call, a centroid moves towards the mean of the queries and keys nearest to it. It always has unit
+        length. w is the number of valid positions of an example divided by k. Queries at padded positions are added to the clusters
+        and take no place from other queries.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
@@ -155,7 +155,7 @@ class Routing(Attention[Options]):
     def _route(
         self, query: Float[Tensor, "batch heads n head_dim"], key: Float[Tensor, "batch heads n head_dim"], key_valid: KeyValid
     ) -> tuple[Int[Tensor, "batch heads clusters places"], Int[Tensor, "batch heads clusters w"]]:
-        """Return the positions of each cluster's queries and of its keys, n at empty places; in training, update centroids."""
+        """Return the positions of each cluster's queries and keys. Empty places hold n. In training, update the centroids."""
         valid, n = real_positions(query, key_valid), query.shape[2]
         unit = torch.cat([query, key], dim=2)
         with without_autocast(unit.device):  # so that clusters do not depend on autocast
@@ -187,7 +187,7 @@ class Routing(Attention[Options]):
 def _nearest(
     nearness: Float[Tensor, "batch heads clusters n"], among: Bool[Tensor, "batch n"]
 ) -> Int[Tensor, "batch heads clusters w"]:
-    """Positions nearest to each centroid among the m positions of an example, ⌈m / clusters⌉ of them; n at empty places."""
+    """Return the ⌈m / clusters⌉ positions nearest to each centroid, of the m that ``among`` marks. Empty places hold n."""
     clusters, n = nearness.shape[2:]
     best = nearness.masked_fill(~among[:, None, None], torch.finfo(nearness.dtype).min).topk(-(-n // clusters), dim=-1).indices
     window = (among.sum(dim=-1) + clusters - 1) // clusters  # per example, so that padding of others has no influence

@@ -1,7 +1,6 @@
 """Sinkhorn attention: Y_b = softmax(Q_b [K_b ; (R K)_b]ᵀ / √d) [V_b ; (R V)_b] for each block b.
 
-R is a soft permutation of the blocks. It starts as exponentials of scores between blocks; then its columns and its rows are
-normalised in turn.
+R is a soft permutation of the blocks: exponentials of scores between blocks, with columns and rows normalised in turn.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
-"""Smallest divisor of the weighted sums of keys and of values at a place of a sorted block. The divisor is the share of valid
-tokens at this place (the sum of their weights in R). If the share is smaller than this number, the place has hardly any weight.
+"""Lower limit of the divisor of a sorted key or value. The divisor is the sum of the weights of the valid tokens that are averaged.
+If this sum is smaller than the limit, attention gives the sorted key hardly any weight.
 """
 
 
@@ -32,8 +31,8 @@ class Options(DropoutOptions):
     """Options of Sinkhorn attention."""
 
     block_scale: float = bounded(1.0, above_zero("multiplies √n"))
-    """Size b of a block divided by √n, where n is the length for which the mechanism is built. At 1 sorting and attention each cost
-    about n^1.5.
+    """b / √n, where b is the size of a block, and n the length for which the mechanism is built. At 1, sorting and attention each
+    cost about n^1.5.
     """
     balancing: int = bounded(8, at_least(1, "normalisations"))
     """Number of times that the columns and then the rows of R are normalised."""
@@ -47,8 +46,8 @@ def block_size(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the scores between blocks, of the sorted keys R K and values R V (R is the soft
-    permutation of the blocks), and of attention. Each block attends to its own keys and to its sorted keys.
+    """Return the cost, with the FLOPs of the scores between blocks, the sorted keys R K and values R V (R is the soft permutation
+    of the blocks), and attention from each block to its own keys and its sorted keys.
     """
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
@@ -80,13 +79,11 @@ class Sinkhorn(Attention[Options]):
     Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
         computes N_B scores from the sum of a block, so the network fits a single length. No Gumbel noise is added. Each place in
         the second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a
-        place can be below one. The logarithm of this sum is added to the score of the place. This masks padding if R is a true
-        permutation. A block of padding alone is part of no second block, and the outputs at its queries have no meaning. A single
-        softmax runs over the keys of both blocks. If the size b of a block is the same for all lengths, the paper's product R K
-        costs n² d / b; here b grows with √n. There is only the bidirectional form. The paper's SortCut, in which queries attend to
-        the first sorted blocks alone, is left out. R is computed in float32 or more.
-    Nature: All queries of a block see the same second block. Adjacent queries whose answers lie in different blocks are therefore
-        hardly answered (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
+        place can be below one. The logarithm of this sum is added to the score of the place. A block of padding alone is part of no
+        second block, and the outputs at its queries have no meaning. A single softmax runs over the keys of both blocks. There is
+        only the bidirectional form. The paper's SortCut is left out. R is computed in float32 or more.
+    Nature: All queries of a block see the same second block. If the answers of adjacent queries lie in different blocks, most of
+        them are therefore not found (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
     """
 
     @classmethod
@@ -124,8 +121,8 @@ class Sinkhorn(Attention[Options]):
         return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs. The keys are split into blocks, and the blocks are sorted softly. Each block attends to its own and
-        its sorted keys in one softmax.
+        """Return the outputs. The blocks of keys are sorted softly. Each block attends to its own keys and its sorted keys in one
+        softmax.
         """
         n, d = query.shape[2:]
         b = block_size(self.geometry.keys, self.options)

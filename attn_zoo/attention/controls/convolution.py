@@ -21,14 +21,14 @@ class Options:
     """Options of the local convolution."""
 
     kernel: int = bounded(5, odd("the positions that are summed, the own one included"))
-    """Width of the convolution in positions, the position itself included. It must be odd, so that both sides are equal. If causal,
-    the convolution reads the position itself and earlier ones only.
+    """Width of the convolution in positions, the position itself included. It must be odd. If causal, the convolution reads the
+    position itself and earlier ones only.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products. The state holds the
-    values that later outputs need; a kernel of width 1 needs none.
+    """Return the cost: 0 FLOPs, because sums of scaled values are not matrix products. The state holds the values that later
+    outputs need; a kernel of width 1 needs none.
     """
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.cached_width(1) * (options.kernel > 1) if geometry.causal else None
@@ -71,9 +71,7 @@ class LocalConvolution(Attention[Options]):
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs: shift the values by each offset of the kernel, and add them with their weights. Padded values must be
-        zeros.
-        """
+        """Return the sum of shifted values, each shift multiplied by its weights. Padded values must be zeros."""
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2
         filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value

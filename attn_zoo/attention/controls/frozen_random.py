@@ -22,16 +22,16 @@ class Options:
     """Options of frozen random attention."""
 
     links: int = bounded(8, at_least(1, "positions, the own one included"))
-    """Number of positions whose values a position averages: itself and others drawn at random, with repetitions."""
+    """Number of positions whose values a position averages: itself, and others that are drawn at random, with repetitions."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. There are 0 FLOPs, because outputs are sums of scaled values and not matrix products, and 0 parameters.
+    """Return the cost: 0 parameters, and 0 FLOPs, because sums of scaled values are not matrix products.
 
-    The state holds the current value, and the earlier values that later positions link to. After t of n positions, the number of
-    such earlier values per head of values is at most t, and at most r (n - t). Here r is ``links`` - 1 times the number of heads
-    that read one head of values. The state is largest at n - t = n / (r + 1), where the two limits are equal.
+    The state holds the current value, and the earlier values that later positions link to. Its largest possible size is counted.
     """
+    # After t of n positions, later positions link to at most t earlier values per head of values, and to at most r (n - t), where
+    # r is links - 1 times the heads that read this head. The smaller limit is largest at n - t = n / (r + 1).
     readers = geometry.inner_dim // (geometry.head_dim if geometry.latent_dim else geometry.key_value_dim)
     held = geometry.keys - math.ceil(geometry.keys / (readers * (options.links - 1) + 1)) + 1
     state = FLOAT * held * geometry.cached_width(1) if geometry.causal else None
@@ -53,15 +53,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class FrozenRandom(Attention[Options]):
-    """Weighted average of the values of a few random positions. Positions and positive weights, whose sum is one, differ from
-    head to head. They are drawn when the mechanism is built, and never trained.
+    """Weighted average of the values of a few random positions. Positions and weights differ between heads. They are drawn when the
+    mechanism is built, and never trained.
 
-    Paper: none; a control, which cannot select tokens by content. A position always sees itself, so every valid position has a key.
-        Its links to other positions are drawn from all positions or, if causal, from those up to itself. Weights are uniform on the
-        simplex.
+    Paper: none; a control, which cannot select tokens by content. A position always links to itself. Its other links are drawn from
+        all positions or, if causal, from those up to itself. Weights are positive with sum one (uniform on the simplex).
     Symbols: none.
-    Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for one
-        length, so the outputs of an example do not depend on its padded length; shorter inputs count as padded.
+    Differs: none. Links to padding are left out, and the other weights are scaled to a sum of one. Links are drawn for the length
+        for which the mechanism is built, and shorter inputs count as padded. So the outputs of an example do not depend on how far
+        it is padded.
     """
 
     sources: Int[Tensor, "links heads_n"]

@@ -10,7 +10,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return a cost of zero FLOPs, parameters and bytes of state."""
+    """Return a cost of zero FLOPs, zero parameters and zero bytes of state."""
     state = 0 if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 

@@ -12,7 +12,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost. There are 0 FLOPs, because averages are sums and not matrix products. The state is the running sum."""
+    """Return the cost: 0 FLOPs, because averages are sums and not matrix products. The state is the running sum."""
     state = FLOAT * geometry.key_value_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 

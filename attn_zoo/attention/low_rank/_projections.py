@@ -28,15 +28,15 @@ class Projection(Enum):
     mean = "mean"
     """Means over windows of about n / k tokens."""
     max = "max"
-    """Maxima over the same windows, separately for each channel."""
+    """Maxima over windows of about n / k tokens, separately for each channel."""
     convolution = "convolution"
-    """A convolution over all channels of a head. Its kernel and its stride are one window."""
+    """A convolution over all channels of a head, with kernel and stride of about n / k tokens."""
 
 
 class Sharing(Enum):
     """How heads and layers share the projections E and F (Wang et al. 2020, Section 4).
 
-    For 12 layers of 12 heads the four choices need 288, 24, 12 or 1 matrices.
+    For 12 layers of 12 heads, ``none`` needs 288 matrices, ``headwise`` 24, ``key_value`` 12 and ``layerwise`` 1.
     """
 
     none = "none"
@@ -46,8 +46,8 @@ class Sharing(Enum):
     key_value = "key_value"
     """Each layer has one matrix for all heads, which is both E and F."""
     layerwise = "layerwise"
-    """All layers use one matrix as E and F, after ``join_layers`` has been called. Until then each layer has its own, as with
-    key_value.
+    """One matrix is both E and F of all layers, once ``join_layers`` has been called. Until then, each layer has a matrix of its
+    own.
     """
 
 
@@ -56,26 +56,25 @@ class LowRankOptions:
     """Options of all mechanisms that attend to keys projected along the length."""
 
     projected_length: int = share_of_length(4, most=256)
-    """k, the number of projected keys, to which n keys are compressed."""
+    """k, the number of projected keys."""
     projected_lengths: str = ""
-    """k for each layer and head, in place of ``projected_length``. ``/`` separates layers and ``+`` separates heads: 64/32 or
-    8+4/4+2.
+    """Different k for layers or heads, in place of ``projected_length``. ``/`` separates layers and ``+`` separates heads: 64/32 is
+    for two layers, and 8+4/4+2 for two layers of two heads.
     """
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
     """Initialisation of learned E and F. ``random`` draws their elements from N(0, 1/n), and ``average`` from N(1/n, 1/n). With
-    ``pooling``, each projected key is the mean of one of k equal segments.
+    ``pooling``, the keys are cut into k equal segments, and each projected key is the mean of one segment.
     """
     equalised: bool = added_later(False)
-    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. E and F must be
-    learned.
+    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. This needs
+    ``projection=learned``.
     """
     frozen: bool = False
     """If true, E and F keep their initial values, while the other weights are trained."""
     allow_full_rank: bool = False
-    """If true, there may be n projected keys or more. This costs more than softmax attention, and allows exact comparisons with it.
-    """
+    """If true, k may be n or more. The mechanism then costs more than softmax, but can be compared with it exactly."""
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
@@ -111,7 +110,7 @@ class LowRankOptions:
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """Return two numbers: how many matrices a head uses (2 if F differs from E, else 1), and how many copies of these there are
+        """Return the number of different matrices per head (2 if E and F differ, else 1), and the number of copies of them
         (``heads`` if each head has its own, else 1).
         """
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
@@ -121,8 +120,8 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Map that multiplies keys by E, ``matrix[0]``, and values by F, ``matrix[-1]``. Each head has its own k × n matrices, or all
-    heads share them.
+    """Map that multiplies keys by E (``matrix[0]``) and values by F (``matrix[-1]``). If there is a single matrix, it is both. Each
+    head has its own k × n matrices, or all heads share them.
     """
 
     weight: Float[Tensor, "roles copies k n"]
@@ -160,21 +159,21 @@ class MatrixMap(LengthMap):
         return along_length.compress(self.implementation, self.matrix, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Return two pairs: the projected tokens (E X, F X), and (E m, F m), where the column m is 1 at real tokens and 0 at
+        """Return two pairs for the tokens X: (E X, F X), and (E m, F m), where the column m is 1 at real tokens and 0 at
         padding.
         """
         return along_length.compress_and_weigh(self.implementation, self.matrix, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return the FLOPs of E X for keys and F X for values, or of one product if E is F and keys and values come from the same
-        tokens (``inputs`` is 1). Return None if heads have their own matrices.
+        """Return the FLOPs of E X for keys and F X for values. If E is F, and keys and values come from the same tokens (``inputs``
+        is 1), only one product counts. Return None if heads have their own matrices.
         """
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
 
 LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: MatrixMap, Projection.random: MatrixMap}
-"""Class of each projection; ``_window_maps`` adds the classes of projections by windows of tokens."""
+"""Class of maps for each kind of projection."""
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
@@ -196,20 +195,20 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Return the cost of E K and F V, and of attention to r projected keys. ``compare(heads, r)`` returns the forward and backward
-    FLOPs of this attention.
+    """Return the cost of E K and F V, and of attention to the projected keys. ``compare(heads, r)`` returns the forward and
+    backward FLOPs of attention to r projected keys.
     """
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
 
 class LowRankAttention(LengthMappedAttention[L]):
-    """Attention to keys and values that are projected along the length. It costs n k instead of n².
+    """Attention to keys and values that are projected along the length. Its cost grows with n k instead of n².
 
     Subclasses implement ``attend_compressed``. There is no causal form, because every projected key mixes all positions.
 
     Raises:
-        UnsupportedError: projected_length is not below the number of keys.
+        UnsupportedError: projected_length is not below the number of keys, and ``allow_full_rank`` is false.
     """
 
     make_maps = staticmethod(length_maps)
@@ -220,9 +219,7 @@ class LowRankAttention(LengthMappedAttention[L]):
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Return a list with the options of each layer, including the k of this layer. If all layers have the same k, the list has
-        one item.
-        """
+        """Return one options object per layer, with the k of that layer. If all layers have the same k, the list has one item."""
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 

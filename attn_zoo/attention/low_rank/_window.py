@@ -1,4 +1,4 @@
-"""Softmax attention to the keys of a window, and to a few keys that every query sees."""
+"""Softmax attention to the keys of a window, and to a few other keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Rows = Float[Tensor, "batch heads keys head_dim"]
 
 
 class Few(NamedTuple):
-    """A few keys and values that every query sees, such as projected ones. ``valid`` can restrict them to some queries."""
+    """A few keys and values that queries see beside their window, such as projected ones. ``valid`` is True for those that a query
+    sees; None means all.
+    """
 
     key: Compressed
     value: Compressed
@@ -57,8 +59,8 @@ def window_attention(
     dropout: float,
     sinks: Sinks = None,
 ) -> Rows:
-    """Return the outputs of ``attend_near``, computed in blocks of queries. Each query is compared with all left + block + right
-    keys near its block.
+    """Return the outputs of ``attend_near``, computed in blocks of queries. Each block is compared with its own keys, and with the
+    ``left`` keys before and the ``right`` keys after them.
     """
     n, r, block = query.shape[2], few.key.shape[2], window_block(left)
     fill, span = -n % block, left + block + right
@@ -84,8 +86,8 @@ def window_block(left: int) -> int:
 def naive_attention(
     query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
 ) -> Rows:
-    """Return the outputs of ``attend_near`` from n × (r + n) weights, where r is the number of keys in ``few``. Only the pairs that
-    are True in ``near`` are seen. ``definition`` uses this function.
+    """Return the outputs of ``attend_near`` from n × (r + n) weights, where r is the number of keys in ``few``. ``near`` is True
+    for each pair of a query and a key that it sees.
     """
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     seen = seen[:, None, None] if seen.dim() == 2 else seen
@@ -95,9 +97,7 @@ def naive_attention(
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
-    """Return a mask that is True for pairs of positions that are at most ``reach`` apart and have valid keys. ``definition`` uses
-    this function.
-    """
+    """Return a mask that is True for each query and each valid key at most ``reach`` positions away."""
     at = torch.arange(n, device=device)
     near = ((at - at[:, None]).abs() <= reach)[None, None]
     return near if key_valid is None else near & key_valid[:, None, None]

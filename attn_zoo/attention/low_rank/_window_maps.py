@@ -1,4 +1,4 @@
-"""Projections of windows of ⌈n / k⌉ tokens to one result each: their mean, their maximum or a convolution."""
+"""Projections that map each window of ⌈n / k⌉ tokens to one result: its mean, its maximum or a convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):
-    """Map from every window of ⌈n / k⌉ tokens to one result. A window that holds only padding is left out of the softmax."""
+    """Base class of maps from each window of ⌈n / k⌉ tokens to one result. The results of windows of padding alone are masked."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -29,7 +29,7 @@ class WindowMap(LengthMap):
         self.results = math.ceil(length / self.window)
 
     def windows(self, tokens: Float[Tensor, "*front keys width"], fill: float = 0.0) -> Float[Tensor, "*front r window width"]:
-        """Return the tokens split into windows. The last one is filled up with ``fill``."""
+        """Return the tokens split into windows. The last window is filled up with ``fill``."""
         return F.pad(tokens, (0, 0, 0, -tokens.shape[-2] % self.window), value=fill).unflatten(-2, (-1, self.window))
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
@@ -50,12 +50,14 @@ class MeanMap(WindowMap):
         return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Return the means of tokens, which are the same for keys and values."""
+        """Return the means of the tokens twice, because they serve both keys and values."""
         mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return 0, because means are not matrix products. Return None if several heads have ``sharing=none``."""
+        """Return 0, because means are not matrix products. Return None with ``sharing=none``, unless the map serves a single
+        head.
+        """
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:
@@ -86,8 +88,8 @@ class ConvolutionMap(WindowMap):
     """Map by a convolution over the channels of a head, without bias. Its kernel and its stride are one window of w = ⌈n / k⌉
     tokens.
 
-    ``weight[role, copy]`` is (w d) × d. The first role serves keys and the last role values. A copy serves one head, or all heads.
-    Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
+    ``weight`` has the axes role, copy, w d and d. The first role is for keys, the last for values. Each head has a copy, or all
+    heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]

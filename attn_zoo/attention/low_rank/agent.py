@@ -19,15 +19,15 @@ class Options:
     """Options of agent attention."""
 
     agents: int = share_of_length(4, most=64)
-    """m, the number of agents. If an input has fewer tokens than that, each token is an agent."""
+    """m, the number of agents. If an input has fewer than m tokens, each token is an agent."""
     convolution: int = bounded(0, KERNEL)
-    """Width, in positions, of a depthwise convolution of the values that is added to the output. It must be odd, or 0 for none. It
-    is 3 in the paper.
+    """Width, in positions, of a depthwise convolution of the values. Its result is added to the output. The width must be odd, or 0
+    for no convolution. The paper uses 3.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head for m agents.
+    """Return the cost, with the FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head for m agents.
 
     A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
@@ -55,16 +55,16 @@ class Agent(Nystrom):
     Paper: Han et al. 2023 (agent tokens, the two softmax attentions, the convolution of the values).
     Symbols: A → the means of queries, n (here m) → agents, V_A → the outputs of the agents.
     Differs: agents are means over consecutive valid tokens; the paper pools over squares of an image. The paper's biases by
-        position within the image are left out. By default there is no convolution (``convolution``). The convolution has one
-        kernel per head over positions; the paper's has one per channel over squares. Padded positions count as zeros. Everything
-        is computed in float32 or more.
+        position within the image are left out. The convolution is left out by default. It has one kernel per head and runs over
+        positions; the paper's has one per channel and runs over squares. Padded positions count as zeros. Everything is computed in
+        float32 or more.
     """
 
     saturates = (("agents", "are no fewer than the {n} tokens: each token is an agent, and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs. Both attentions are computed example by example, from valid tokens alone. The tokens are cut into m
-        consecutive parts, and the mean query of each part is an agent.
+        """Return the outputs, computed example by example from the valid tokens. The tokens are cut into m consecutive parts, and
+        the mean query of each part is an agent.
         """
         out, scale = [], query.shape[-1] ** -0.5
         for example, q in enumerate(query):

@@ -1,7 +1,7 @@
 """External attention: Y = A M_v. The weights A are the scores X M_kᵀ, normalised twice: by a softmax over positions, then by their
 sum over units.
 
-The units are learned pairs of a key in M_k and a value in M_v, which are the same for all inputs.
+A unit is a learned pair of a key in M_k and a value in M_v, the same for all inputs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Options(DropoutOptions):
     units: int = share_of_length(4, most=64, least=2, bound=UNITS)
     """S, the number of learned memory units. It is 64 in the paper."""
     own_units: bool = False
-    """If true, each head has its own units. The heads of the paper share them."""
+    """If true, each head has its own units. In the paper, all heads share them."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of X M_kᵀ and A M_v, each n S d multiply-adds per head for S units."""
+    """Return the cost, with the FLOPs of X M_kᵀ and A M_v, each n S d multiply-adds per head for S units."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -58,17 +58,17 @@ class External(Attention[Options]):
 
     Paper: Guo et al. 2021: external attention (units as keys and values), the double normalisation of scores (softmax over
         positions, then division by the sum over units), and the multi-head form, whose heads share the units.
-    Symbols: F → the values of the layer, which are the only projection of the tokens here and take the place of the paper's
-        query; S → units; M_k → memory_keys, M_v → memory_values; α → weights.
+    Symbols: F → the layer's values, which replace the paper's query (queries and keys are not computed); S → units; M_k →
+        memory_keys, M_v → memory_values; α → weights.
     Differs: padded positions are left out of the softmax over positions. The double normalisation is computed as a single softmax
-        over units, of the scores minus their log-sum-exp over positions. So nothing is divided by zero. M_k starts from N(0, 1/d)
+        over units, of the scores minus their log-sum-exp over positions. This avoids a division by zero. M_k starts from N(0, 1/d)
         and M_v from N(0, 1). There are as many heads as in the layer; the paper's code makes four times as many.
-    Nature: Positions interact only through one number per unit, the sum over positions by which weights are divided. A position
-        can look for a token by content only as far as these few numbers distinguish tokens. This is learned slowly (copying task:
-        accuracy of 47 % after 650 steps and rising; the control ``uniform`` stays at 16 %).
+    Nature: Positions interact only through one number per unit: the sum over positions that divides the weights. So a position can
+        hardly look for a token by content, and learns this slowly (copying task: accuracy of 47 % after 650 steps and rising; the
+        control ``uniform`` stays at 16 %).
     """
 
-    saturates = (("units", "are no fewer than the {n} tokens: softmax attention compares a query with no more keys"),)
+    saturates = (("units", "are no fewer than the {n} tokens: softmax attention compares a query with as many keys or fewer"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -77,8 +77,8 @@ class External(Attention[Options]):
         self.memory_values = nn.Parameter(torch.randn(shape))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs by the paper's equation. Exponentials of scores are divided by their sums over the valid positions,
-        and the results by their sums over the units.
+        """Return the outputs by the paper's equation: exponentials of scores are divided by their sums over the valid positions,
+        then by their sums over the units.
         """
         powers = (value @ self.memory_keys.mT).exp()
         sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
@@ -86,8 +86,8 @@ class External(Attention[Options]):
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs, with the softmax over positions and the division by the sum over units computed as a single softmax
-        over units. Padded positions get an output, but do not influence others.
+        """Return the outputs, computed by a single softmax over units. Padded positions get an output, but do not influence other
+        outputs.
         """
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])

@@ -44,8 +44,8 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections E K and F V, of the sums over projected keys in each head, and of their
-    products with φ(Q). ``favor`` adds the random projections.
+    """Return the cost, with the FLOPs of the projections E K and F V, the sums over projected keys, and the products of these sums
+    with φ(Q). ``favor`` adds the random projections.
     """
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
@@ -80,10 +80,9 @@ class KernelizedLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1; Choromanski et al.
         2021, Lemma 1, for the random features.
-    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, φ → feature_map, m →
-        features.
-    Differs: the combination is in none of the papers. Padding, shorter inputs and initialisation are treated as in ``linformer``.
-        All heads share one draw of random features, which are computed in float32 or more.
+    Symbols: E, F → ``matrix`` of a MatrixMap; k → projected_length, φ → feature_map, m → features.
+    Differs: none of the papers combines projections with linear attention. Padding, shorter inputs and initialisation are treated
+        as in ``linformer``. All heads share one draw of random features, which are computed in float32 or more.
     """
 
     directions: Float[Tensor, "features head_dim"]
@@ -94,8 +93,8 @@ class KernelizedLinformer(LowRankAttention[Options]):
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum over the projected keys k̄ⱼ, the rows of E
-        K.
+        """Return the outputs from the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum over j. The projected keys k̄ⱼ are the rows
+        of E K.
         """
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
@@ -119,8 +118,8 @@ class KernelizedLinformer(LowRankAttention[Options]):
             return weighted_mean(features @ summed, features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the features φ(K̄), zero if invalid. For ``favor`` they are divided by each feature's maximum, whose logarithm is
-        returned for φ(Q).
+        """Return the features φ(K̄), which are zero at invalid keys. With ``favor``, each feature is divided by its maximum, and the
+        logarithms of the maxima are returned, too, for φ(Q).
         """
         hidden = None if valid is None else ~valid[:, None, :, None]
         if self.options.feature_map is FeatureMap.elu:

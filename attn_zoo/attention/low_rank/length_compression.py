@@ -1,7 +1,7 @@
 """Heavily compressed attention (HCA): Y = softmax(Q [K̃ ; K_near]ᵀ / √d) [Ṽ ; V_near], K̃ᵢ = Σⱼ softmaxⱼ(Zⱼ + Bⱼ) ⊙ Kⱼ, Z = K W.
 
-An entry is a compressed key K̃ᵢ with its compressed value Ṽᵢ. Both are weighted sums over m tokens j, with separate weights for
-each channel. W and B are learned. K_near are the keys of a window around the query.
+An entry is a compressed key K̃ᵢ with its compressed value Ṽᵢ. Both are weighted sums over m tokens, with separate weights for each
+channel. W and B are learned. K_near are the keys of a window around the query.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LengthOptions(SinkOptions, DropoutOptions):
     compress_rate: int = by_length("min(128, √n)", lambda g: min(128, math.isqrt(g.keys)))
     """m, the number of tokens that one entry compresses."""
     window: int = window_by_length()
-    """Number of keys that a position sees uncompressed, itself included. It must be odd, so that both sides are equal. If causal,
-    these are the position itself and those before it.
+    """Number of uncompressed keys in the window of a query, the query's own position included. It must be odd. If causal, the
+    window ends at the query.
     """
 
 
@@ -41,11 +41,11 @@ def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: LengthOptions) -> Cost:
-    """Return the cost. FLOPs are those of Z = K W, of attention to the compressed entries, and of attention to the window in
-    blocks of queries.
+    """Return the cost, with the FLOPs of Z = K W, attention to the compressed entries, and attention to the window in blocks of
+    queries.
 
-    The state holds keys and values of the window and of complete entries. It also holds the weighted sums and the sums of weights
-    of the incomplete entry.
+    The state holds keys and values of the window and of complete entries. For the incomplete entry, it holds sums of weights and
+    weighted sums.
     """
     n, m, inner = geometry.keys, options.compress_rate, geometry.inner_dim
     left, right = reach(geometry, options.window, n)
@@ -72,17 +72,17 @@ def cost(geometry: Geometry, options: LengthOptions) -> Cost:
     variants={"four": {"compress_rate": 4, "window": 5}, "sinks": {"compress_rate": 8, "window": 9, "sinks": True}},
 )
 class LengthCompression(Attention[LengthOptions]):
-    """Softmax attention to a window of keys and to compressed entries. Each entry is a weighted sum of m tokens, with weights
-    that depend on their content.
+    """Softmax attention to a window of keys and to compressed entries. Each entry is a weighted sum of m tokens, with weights that
+    depend on their content.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.2: heavily compressed attention, beside a sliding window.
     Symbols: m′ → compress_rate, W^Z → gate, B → position_bias, C^Comp → entries.
     Differs: every head has its own keys and values; in the paper all heads share one key, which is also the value. The same weights
         compress keys and values. Z is computed from the keys of a head; the paper computes it from the tokens. The paper's norms,
         rotary positions and grouped output projection are left out. If causal, a query sees an entry if none of the entry's tokens
-        lies after the query, as in the paper. The bidirectional form is an addition: a query sees all entries, including a last one
-        of fewer tokens. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks (learned
-        scores in the softmax that belong to no key) are an option here. B starts at zero.
+        lies after the query, as in the paper. The bidirectional form is an addition: a query sees all entries, including a shorter
+        last one. Padded tokens have no weight in an entry, and an entry of padding alone is never seen. Sinks (learned scores in
+        the softmax that belong to no key) are an option here. B starts at zero.
     """
 
     saturates = WIDE
@@ -95,8 +95,8 @@ class LengthCompression(Attention[LengthOptions]):
         self.sinks = nn.Parameter(torch.zeros(geometry.heads)) if options.sinks else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compress entry by entry by Eq. 20 to 23, then attend to entries and keys in one softmax. Entries and
-        keys that a query does not see are masked.
+        """Return the outputs: compress entry by entry by Eq. 20 to 23, then attend in one softmax to the entries and keys that a
+        query sees.
         """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
@@ -134,13 +134,13 @@ class LengthCompression(Attention[LengthOptions]):
 
 
 def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "batch heads windows m w"]:
-    """Return ``x`` split along the length into windows of m tokens. The last one is filled up with zeros."""
+    """Return ``x`` split along the length into windows of m tokens. The last window is filled up with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % m)).unflatten(2, (-1, m))
 
 
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
-    """Return the weighted sums over the real slots (places of tokens) of each window, one result per tensor in ``parts``. Weights
-    are the softmax of ``logits`` over the real slots.
+    """Sum each tensor in ``parts`` over the real slots (places of tokens) of each window, with the softmax of ``logits`` over these
+    slots as weights. Return the list of sums.
 
     ``logits`` and each tensor in ``parts`` have shape (batch, heads, windows, slots, w).
     """
@@ -150,7 +150,7 @@ def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: 
 
 def seen_entries(real: Bool[Tensor, "batch windows slots"], m: int, n: int, *, causal: bool) -> Bool[Tensor, "batch 1 n windows"]:
     """Return a mask that is True for each entry that a query sees. An entry must hold a real token. If causal, the last position of
-    its window must not lie after the query.
+    the entry's window must not lie after the query.
     """
     seen = real.any(dim=-1)[:, None, None].expand(-1, -1, n, -1)
     if causal:

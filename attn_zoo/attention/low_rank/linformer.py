@@ -20,8 +20,8 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections E K and F V, of the scores and of the weighted sums, each n k d
-    multiply-adds per head.
+    """Return the cost, with the FLOPs of the projections E K and F V, the scores and the weighted sums, each n k d multiply-adds
+    per head.
     """
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
@@ -54,14 +54,12 @@ class Linformer(LowRankAttention[Options]):
     """Softmax attention to keys and values that are projected along the length, from n to k.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
-    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys.
+    Symbols: E, F → ``matrix`` of a MatrixMap; k → projected_length, n → keys.
     Differs: padded keys and values are set to zero before they are projected (the paper has no padding). Inputs shorter than n
-        count as padded to n. E and F start from N(0, 1/n), so that projected keys and values have the scale of the original ones;
-        the paper's theorems use N(0, 1/k). With ``init=average`` they start from N(1/n, 1/n), and with ``init=pooling`` as
-        matrices that take means over k segments. The random projection is drawn from N(0, 1/n). With ``equalised`` the parameters
-        are √n E and √n F. Projections by windows (``mean``, ``max``, ``convolution``) have windows of ⌈n/k⌉ tokens, so there may
-        be fewer than k windows. A window of padding alone is left out. The convolution runs over all channels of a head and has
-        no bias.
+        count as padded to n. By default, E and F start from N(0, 1/n), so that projected keys and values have the scale of the
+        original ones; the paper's theorems use N(0, 1/k). Other values of ``init``, and ``equalised``, are additions. The random
+        projection is drawn from N(0, 1/n). Projections by windows (``mean``, ``max``, ``convolution``) have windows of ⌈n/k⌉
+        tokens, so there may be fewer than k windows. A window of padding alone is left out. The convolution has no bias.
     Training: with ``init=pooling`` and ``equalised``, tasks are learned in fewer steps than with the defaults
         (``docs/reports/linformer.md``).
     """
@@ -70,14 +68,14 @@ class Linformer(LowRankAttention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Return the reason why ``triton`` cannot run, or None if it can. Heads may be too wide for the GPU. Projections by
-        windows (``mean``, ``max``, ``convolution``) are unsupported, because their results need a mask.
+        """Return a reason if ``triton`` is requested but cannot run, else None. ``triton`` needs a head_dim of at most 128 and a
+        projection by a matrix (learned or random).
         """
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
-                "linformer:triton takes a head_dim of up to 128 and a projection that is a matrix (learned or random); got "
-                f"head_dim={geometry.head_dim}, projection={options.projection.value}; use projection=learned or random, or "
-                "implementation=sdpa"
+                "linformer:triton must have a head_dim of at most 128 and a projection by a matrix (learned or random); got "
+                f"head_dim={geometry.head_dim}, projection={options.projection.value}. Use projection=learned or "
+                "random, or implementation=sdpa"
             )
         return None
 

@@ -27,24 +27,24 @@ class Options(DropoutOptions):
     """Options of the block-causal Linformer."""
 
     projected_length: int = bounded(4, at_least(1, "projected keys"))
-    """k, the number of projected keys to which a block of keys is compressed."""
+    """k, the number of projected keys per block."""
     block_scale: float = bounded(1.0, above_zero("multiplies √(n k)"))
-    """Size c of a block divided by √(n k), where n is the length for which the mechanism is built. At 1, attention within blocks
-    and attention between blocks take about the same FLOPs.
+    """c / √(n k), where c is the size of a block, n the length for which the mechanism is built, and k ``projected_length``. At 1,
+    attention within blocks and attention between blocks take about the same FLOPs.
     """
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the size c of a block, in tokens. It is at least k + 1, so that projections compress. Apart from this, it is at most
-    the length of the sequence.
+    """Return the size c of a block, in tokens. It is at most the length of the sequence, but always at least k + 1, so that
+    projections compress.
     """
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections of all blocks that another block sees, of attention within blocks, and of
-    attention to the projected keys.
+    """Return the cost, with the FLOPs of projecting each block that another block sees, attention within blocks, and attention to
+    the projected keys.
 
     The state holds keys and values of the present block, and projected keys and values of the blocks before it.
     """
@@ -81,13 +81,12 @@ class LinformerCausal(Attention[Options]):
     """Softmax attention to the tokens of a query's own block, and to the projected keys of other blocks. If causal, these are
     earlier blocks.
 
-    Paper: Wang et al. 2020, Eq. 7. Its E mixes all positions and so has no causal form. Here E maps one block of c tokens to k
-        projected keys, and only later blocks see these. With c = √(n k) a query is compared with at most about 2 √(n k) keys.
+    Paper: Wang et al. 2020, Eq. 7. The paper's E mixes all positions, so it has no causal form. Here E maps one block of c tokens
+        to k projected keys, which only later blocks see. With c = √(n k), a query is compared with at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
-    Differs: the paper has no block-causal form. If bidirectional, a query sees the projected keys of all other blocks. One E and
-        one F serve all blocks and heads, and start from N(0, 1/c). A block of padding alone is left out. Other padded tokens are
-        set to zero before they are projected. If the length of an input is not the length for which the mechanism is built, c and
-        the parameters stay the same. At much greater lengths the FLOPs grow with the square of the length.
+    Differs: the paper has no blocks. One E and one F serve all blocks and heads, and start from N(0, 1/c). A block of padding alone
+        is left out. Other padded tokens are set to zero before they are projected. For inputs of other lengths, c and the
+        parameters stay the same, so FLOPs finally grow with the square of the length.
     """
 
     key_projection: nn.Parameter
@@ -116,8 +115,8 @@ class LinformerCausal(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of one softmax over the projected keys of all blocks and all n keys, masked to those that a query
-        sees.
+        """Return the outputs of one softmax over the projected keys of all blocks and over all n keys. Keys that a query does not
+        see are masked.
         """
         n, k, c = key.shape[2], self.options.projected_length, self.block
         at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
@@ -135,9 +134,7 @@ class LinformerCausal(Attention[Options]):
         return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed in all blocks at once. Scores of projected and own keys have shape (batch, heads, blocks, c,
-        blocks · k + c).
-        """
+        """Return the outputs, computed for all blocks at once."""
         n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
         valid = real_positions(query, key_valid)
@@ -152,8 +149,8 @@ class LinformerCausal(Attention[Options]):
         return ((far.flatten(2, 3) @ short_value).unflatten(2, (-1, c)) + near @ value).flatten(2, 3)[:, :, :n]
 
     def _allowed(self, valid: Bool[Tensor, "batch blocks c"]) -> Bool[Tensor, "batch blocks c columns"]:
-        """Return the mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the keys of the own
-        block.
+        """Return the mask over the projected keys of all blocks and the keys of the query's own block. Other (causal: earlier)
+        blocks are seen if they hold a token.
         """
         (_, blocks, c), one = valid.shape, valid.new_ones(())
         others, own = one.expand(blocks, blocks), one.expand(c, c)
@@ -165,8 +162,6 @@ class LinformerCausal(Attention[Options]):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed block by block. No temporary tensor has more columns than the number of keys that a block
-        sees.
-        """
+        """Return the outputs, computed block by block to save memory."""
         projections = self.key_projection, self.value_projection
         return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=self.dropout_rate)

@@ -30,9 +30,7 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with LSH."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, itself included, among positions sorted by bucket. It must be odd, so that both
-    sides are equal.
-    """
+    """Number of keys in the window around a query in the order of buckets, the query's own position included. It must be odd."""
     buckets: int = bounded(0, BUCKETS)
     """Number of hash buckets, a power of two. 0 means about 2 n / window, where n is the length for which the mechanism is built. A
     bucket then fills half a window.
@@ -40,13 +38,13 @@ class Options(LowRankOptions, DropoutOptions):
 
 
 def bucket_count(keys: int, options: Options) -> int:
-    """Return the number of hash buckets: the option or, by default, as many as make a bucket fill half a window on average."""
+    """Return the number of hash buckets: the option or, if it is 0, about 2 n / window."""
     return options.buckets or default_buckets(4 * keys, options.window)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of hashing, of the projections E K and F V, and of attention to the window and to the
-    projected keys. Hashing has no gradient.
+    """Return the cost, with the FLOPs of hashing, the projections E K and F V, and attention to the window and to the projected
+    keys. Hashing has no gradient.
     """
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
@@ -83,16 +81,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class LinformerLSH(LowRankAttention[Options]):
     """Softmax attention to the keys nearest in the order of hash buckets, and to all keys projected along the length.
 
-    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
-        sorting by bucket and then by position (Eq. 6).
-    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, n_buckets →
-        buckets, R → rotations, w → window.
-    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally many
-        neighbours on both sides; in Eq. 6 it sees its own chunk and the chunk before it. Neighbours are seen even if they are in
-        another bucket. A position sees itself, and is also part of the projected keys. If there are more than 16 buckets, several
-        hashes with at most 16 buckets each are combined to the number of the bucket. The hash is drawn once, so evaluation is
-        deterministic. Padding comes last in the order and is not seen. Padding, shorter inputs and initialisation are treated as in
-        ``linformer``.
+    Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for sorting
+        by bucket and then by position (Eq. 6).
+    Symbols: E, F → ``matrix`` of a MatrixMap; k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
+    Differs: neither paper combines projections with hashing. Positions are hashed once. In the order of buckets, each position sees
+        equally many neighbours on both sides, even if they are in another bucket; in Eq. 6 it sees its own chunk and the chunk
+        before it. A position sees itself, and is also part of the projected keys. With more than 16 buckets, the number of a bucket
+        combines several hashes with at most 16 buckets each. The hash is drawn once, so evaluation is deterministic. Padding comes
+        last in the order and is not seen. The projections are treated as in ``linformer``.
     """
 
     rotations: Float[Tensor, "heads 1 head_dim rotations"]
@@ -104,15 +100,15 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return the warnings about projections along the length, a warning if the window is as wide as the input, and a warning
-        if there is a single bucket.
+        """Return warnings about the projections along the length, about a window as wide as the input, and about a single
+        bucket.
         """
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs the key of each token."""
+        """Return None: tokens cannot be compressed first, because the window needs each key."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -21,12 +21,12 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with a window."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, itself included. It must be odd, so that both sides are equal."""
+    """Number of keys in the window around a query, the query's own position included. It must be odd."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the projections E K and F V, and of attention to the window and to the projected keys. A
-    projection takes n k d multiply-adds per head.
+    """Return the cost, with the FLOPs of the projections E K and F V, and of attention to the window and to the projected keys.
+    Each projection takes n k d multiply-adds per head.
     """
     n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 
@@ -59,18 +59,17 @@ class LinformerWindow(LowRankAttention[Options]):
     """Softmax attention to a window of keys, and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
-    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, w → window.
-    Differs: the combination is in neither paper. A key within the window is also part of the projected keys. Tokens cannot be
-        compressed before they are projected, because the window needs the keys of single tokens. Padding, shorter inputs and
-        initialisation are treated as in ``linformer``.
-    Training: with ``init=pooling`` and ``equalised`` the accuracy on recall of 8 key-value pairs was 25 % after 700 steps and 66
-        % after 1,770. Without these two options it was 12 % after 700 steps (one seed each).
+    Symbols: E, F → ``matrix`` of a MatrixMap; k → projected_length, n → keys, w → window.
+    Differs: neither paper combines projections with a window. A key within the window is also part of the projected keys. Padding,
+        shorter inputs and initialisation are treated as in ``linformer``.
+    Training: with ``init=pooling`` and ``equalised``, the accuracy on recall of 8 key-value pairs was 25 % after 700 steps and 66 %
+        after 1,770. Without these two options it was 12 % after 700 steps (one seed each).
     """
 
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed before they are projected, because the window needs the key of each token."""
+        """Return None: tokens cannot be compressed first, because the window needs each key."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

@@ -29,18 +29,18 @@ class Options(DropoutOptions):
     """Options of long-short attention."""
 
     window: int = window_by_length()
-    """Number of keys in the window of a position, itself included. It must be odd, so that both sides are equal."""
+    """Number of keys in the window around a query, the query's own position included. It must be odd."""
     rank: int = share_of_length(8, most=64, bound=RANK)
     """r, the number of projected keys."""
     norms: bool = True
-    """If true, one layer norm is applied to the keys and values of the window, and another to the projected ones. The scales of
-    both then match.
+    """If true, the keys and values of the window get one layer norm, and the projected ones another, so that both have the same
+    scale.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of K W, PᵀK and PᵀV, and of attention to the window and to the projected keys. Each of the
-    first three takes n r d multiply-adds per head.
+    """Return the cost, with the FLOPs of K W, PᵀK and PᵀV, each n r d multiply-adds per head, and of attention to the window and to
+    the projected keys.
     """
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)

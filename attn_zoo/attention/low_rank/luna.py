@@ -1,8 +1,8 @@
 """Luna: Y = softmax(Q (A K)ᵀ / √d) A V with A = softmax(P Cᵀ / √d). A few learned queries P pack the tokens C; then all queries
 attend to the packed tokens.
 
-The causal form has A = elu(P Cᵀ / √d) + 1, and both products with A run over the past. Let aⱼ be column j of A. Then yₜ = uₜ Σⱼ aⱼ
-vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), where both sums run over j ≤ t.
+The causal form has A = elu(P Cᵀ / √d) + 1, and its sums run over the past: yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ /
+(t √d)). Here aⱼ is column j of A, and j ≤ t.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PACKED = at_least(2, "the packed tokens that a query sees", advice="A single one
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of Luna. Dropout applies to the weights with which queries attend to packed tokens, and is unsupported in the
-    causal form.
+    """Options of Luna. Dropout applies to the weights with which queries attend to packed tokens. The causal form does not support
+    it.
     """
 
     packed_length: int = share_of_length(4, most=256, least=2, bound=PACKED)
@@ -39,12 +39,12 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of P Cᵀ, A K and A V, each l n d multiply-adds per head for l packed tokens, and of
-    attention from the queries to the packed tokens.
+    """Return the cost, with the FLOPs of P Cᵀ, A K and A V, each l n d multiply-adds per head for l packed tokens, and of attention
+    from the queries to the packed tokens.
 
-    The causal form computes P Cᵀ, the sums of a kᵀ and a vᵀ over tokens (a is the vector of the l pack weights of a token), their
-    products with queries, and the weights within chunks. Its backward pass computes all but P Cᵀ again. The state holds the sums
-    of a kᵀ and a vᵀ.
+    In the causal form, let a be the l pack weights of a token. This form computes P Cᵀ, the sums of a kᵀ and a vᵀ over tokens,
+    products of these sums with queries, and the weights within chunks. Its backward pass computes all but P Cᵀ again. The state
+    holds the sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -74,17 +74,17 @@ class Luna(Attention[Options]):
     """Two nested attentions: a few learned queries pack the tokens, then all queries attend to the packed tokens.
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
-    Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the pack
-        attention → the stream ``context`` (a stream is a further projection of the tokens); A → the pack weights, softmax(P Cᵀ /
-        √d) or, if causal, ω(P Cᵀ / √d).
+    Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C, projected to
+        keys of the pack attention → the stream ``context`` (a stream is a further projection of the tokens); A → the pack weights,
+        softmax(P Cᵀ / √d) or, if causal, ω(P Cᵀ / √d).
     Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on. In the paper the model
         has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed.
-        This is equivalent because packing is linear, except that each head packs its own keys and values with its own weights. P
+        This is equivalent, because packing is linear. However, each head packs its own keys and values with its own weights. P
         starts from N(0, 1). In the causal form, sums over the past are divided by t, the number of real tokens so far. Dropout is
-        not applied to A, because it would change the mean output.
-    Nature: The causal form holds the past in l running means, and no softmax over tokens sharpens their weights. Recall of 4 to
-        16 key-value pairs is learned slowly (accuracy of 14 % after 450 steps with l = 16; a guess among the values gives 10 %).
-        The bidirectional form learns this task.
+        not applied to A.
+    Nature: The causal form holds the past in l running means, and no softmax over tokens sharpens their weights. Recall of 4 to 16
+        key-value pairs is learned slowly (accuracy of 14 % after 450 steps with l = 16; a guess among the values gives 10 %). The
+        bidirectional form learns this task.
     """
 
     saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
@@ -95,19 +95,17 @@ class Luna(Attention[Options]):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return a reason if the causal form is requested with dropout, else None. The tiles of the causal form compute weights
-        again in the backward pass, and would draw other random numbers.
-        """
+        """Return a reason if the causal form is requested with dropout, else None."""
         if geometry.causal and options.dropout > 0:
             return (
-                "luna.dropout must be 0 if causal, because the causal form computes weights again in the backward pass and would "
-                "drop other ones; use the layer's output_dropout"
+                "luna.dropout must be 0 if causal, because the backward pass of the causal form computes the weights again and "
+                "would drop other weights. Use the layer's output_dropout"
             )
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Return the outputs by packing and unpacking. The causal form computes n × n products of queries and keys, and of unpack
-        and pack weights. They are masked to the past, and divided by the number of real tokens in the past.
+        """Return the outputs by packing and unpacking. The causal form masks two n × n products to the past: queries with keys, and
+        unpack weights with pack weights. Sums over the past are divided by the number of its real tokens.
         """
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
@@ -138,7 +136,7 @@ class Luna(Attention[Options]):
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Return the outputs, with attention to the packed tokens computed by PyTorch's fused kernels.
 
-        The causal form does not use these kernels. It is computed in tiles on a CPU, and as in ``eager`` on other devices.
+        The causal form is computed without these kernels: in tiles on a CPU, and as in ``eager`` on other devices.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
@@ -151,9 +149,7 @@ class Luna(Attention[Options]):
         return shares @ key, shares @ value
 
     def _attend_past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys, *, tiled: bool) -> Queries:
-        """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 or more and without autocast, because long sums need
-        it.
-        """
+        """Compute A = elu(P Cᵀ / √d) + 1, then both products. Long sums need float32 or more, without autocast."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
             shares = F.elu(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT) + 1
@@ -171,7 +167,8 @@ class Luna(Attention[Options]):
 def _past(rows: Sequence[Tensor], state: Tensor, *, running: bool = False) -> tuple[Tensor, Tensor]:
     """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from its own chunk. Also return the sums after all rows.
 
-    ``running`` adds chunk by chunk, which is faster for few chunks; a cumulative sum launches as many kernels for any number.
+    If ``running`` is true, sums are added chunk by chunk, which is faster for few chunks. A cumulative sum launches the same number
+    of kernels for any number of chunks.
     """
     n = rows[0].shape[2]
     query, key, value, shares, count = (into_chunks(x, filled(n)[0]) for x in rows)

@@ -31,19 +31,18 @@ class Options:
     """Options of Nyströmformer."""
 
     landmarks: int = share_of_length(4, most=64)
-    """m, the number of landmarks. If an input has fewer tokens than that, each token is a landmark."""
+    """m, the number of landmarks. If an input has fewer than m tokens, each token is a landmark."""
     iterations: int = bounded(6)
     """Number of iterations that approximate the pseudo-inverse."""
     convolution: int = bounded(0, KERNEL)
-    """Width, in positions, of a depthwise convolution of the values that is added to the output. It must be odd, or 0 for none. It
-    is 33 in the paper.
+    """Width, in positions, of a depthwise convolution of the values. Its result is added to the output. The width must be odd, or 0
+    for no convolution. The paper uses 33.
     """
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the products with landmarks Q K̃ᵀ and Q̃ Kᵀ and of both weighted sums, each n m d
-    multiply-adds per head for m landmarks. Small products follow: Q̃ K̃ᵀ, A⁺ times m values, and four m × m products per
-    iteration.
+    """Return the cost, with the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums, each n m d multiply-adds per head for m landmarks.
+    Smaller products are added: Q̃ K̃ᵀ, A⁺ times m values, and four m × m products per iteration.
 
     A convolution adds one multiply-add per weight of the kernel, position and channel.
     """
@@ -75,11 +74,11 @@ class Nystrom(Attention):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: by default there is no convolution (``convolution``; the paper's spans 33 positions). Landmarks are means of valid
-        tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The iteration for the
-        pseudo-inverse starts from the transpose of A, divided by norms of A. Every head of every example has norms of its own; the
-        paper's code takes maxima over the whole batch. The convolution has one kernel per head over positions; padded positions
-        count as zeros. Everything is computed in float32 or more.
+    Differs: the convolution is left out by default; the paper's spans 33 positions. Landmarks are means of valid tokens. If their
+        number n is not a multiple of m, the first n mod m segments hold one token more than the others. The iteration for the
+        pseudo-inverse starts from the transpose of A, divided by norms of A. Norms are computed for each head and example; the
+        paper's code takes maxima over the whole batch. The convolution has one kernel per head, and padded positions count as
+        zeros. Everything is computed in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is a landmark, and nothing is saved"),)
@@ -91,7 +90,7 @@ class Nystrom(Attention):
             self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 13 to 15, computed on the valid tokens of each example alone. These tokens are cut into m
+        """Return the outputs by Eq. 13 to 15, computed example by example from the valid tokens. The tokens are cut into m
         consecutive parts, and the mean of each part is a landmark.
         """
         out, scale = [], query.shape[-1] ** -0.5
@@ -105,15 +104,13 @@ class Nystrom(Attention):
         return torch.stack(out) + self._convolved(value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse Z mixes the results, and queries
-        attend to them.
+        """Return the outputs F̃ Z (B̃ V): landmarks attend to the tokens, the pseudo-inverse Z mixes the results, and queries
+        attend to the landmarks.
         """
         return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``. PyTorch's fused kernels compute the attention from landmarks to tokens and from queries
-        to landmarks.
-        """
+        """Return the outputs of ``attend``, with both attentions computed by PyTorch's fused kernels."""
         return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
     def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -164,15 +161,15 @@ def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -
 
 
 def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, "heads m d"]:
-    """Return the means of m consecutive parts of the tokens of one example. ``definition`` uses this function."""
+    """Return the means of m consecutive parts of the tokens of one example."""
     return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
 
 
 def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
-    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is the smaller
-    of ``most`` and the length. Also return a mask that is True for parts with any valid token, or None if all parts have one.
+    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is ``most`` or, if
+    smaller, the length. Also return a mask that is True for parts with a valid token, or None if all parts have one.
     """
     m = min(most, tokens[0].shape[2])
     if valid is None:
@@ -182,7 +179,7 @@ def landmarks(
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
-    """Return the means of m consecutive parts of the tokens. The first n mod m parts hold one token more."""
+    """Return the means of m consecutive parts of the tokens. The first n mod m parts hold one token more than the others."""
     each, longer = tokens.shape[2] // m, tokens.shape[2] % m
     if torch.compiler.is_compiling():
         return _gathered_means(tokens, m, each, longer)
@@ -203,11 +200,11 @@ def _gathered_means(tokens: Keys, m: int, each: int, longer: int) -> Float[Tenso
 def means_of_valid(
     valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
-    """Return the matrix that averages the valid tokens of m consecutive parts, and a mask that is True for parts with any valid
+    """Return the matrix that averages the valid tokens of m consecutive parts, and a mask that is True for parts with a valid
     token.
 
-    The first (number of valid tokens) mod m parts hold one token more. If there are fewer valid tokens than m, each token is a
-    part.
+    If the number of valid tokens is not a multiple of m, the first parts hold one token more than the others. If it is less than m,
+    each token is a part.
     """
     count = valid.sum(dim=-1, keepdim=True)
     parts = count.clamp(min=1, max=m)

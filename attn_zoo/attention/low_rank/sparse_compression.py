@@ -1,9 +1,9 @@
 """Compressed sparse attention (CSA): softmax attention to a window of keys and to compressed entries, as in HCA
-(``length_compression``). Here, entries hold fewer tokens and overlap, and an indexer chooses k of them for each query.
+(``length_compression``). Here, entries hold fewer tokens and overlap, and an indexer chooses k entries for each query.
 
-Tokens are divided into groups of m, with one entry per group. An entry is a weighted sum over 2 m tokens: the tokens of its group
-(Cᵇ), and a linear map of the m tokens before the group (Cᵃ). The weights are softmax(Z + B) over these 2 m tokens, where Z is a
-learned linear map of the keys, and B is learned.
+Tokens are divided into groups of m. The entry of a group is a weighted sum over 2 m tokens: the m tokens of the group (Cᵇ), and a
+linear map of the m tokens before the group (Cᵃ). The weights are softmax(Z + B) over these 2 m tokens. Z is a learned linear map of
+the keys, and B is learned.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Options(hca.LengthOptions):
     """Options of compressed sparse attention."""
 
     compress_rate: int = bounded(4)
-    """m, the number of tokens in a group. The entry of a group compresses the tokens of this group and of the group before it."""
+    """m, the number of tokens in a group. The entry of a group compresses this group and the group before it."""
     kept: int = share_of_length(16, most=64, bound=at_least(1, "entries"))
-    """k, the number of entries to which a query attends. If it sees fewer entries, it attends to all of these."""
+    """k, the number of entries to which a query attends. If it sees fewer entries, it attends to all of them."""
     index_heads: int = bounded(4)
     """Number of index heads, the small heads whose scores choose the entries."""
     index_width: int = bounded(16)
@@ -40,8 +40,8 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of the entries (Cᵃ, Zᵃ and Zᵇ), of the indexer, and of attention to the window and to the
-    entries. No gradient flows from the outputs to the indexer.
+    """Return the cost, with the FLOPs of the entries (Cᵃ, Zᵃ and Zᵇ), the indexer, and attention to the window and to the entries.
+    No gradient flows from the outputs to the indexer.
 
     The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For the incomplete
     entry and for the one after it, the state holds sums of weights and weighted sums.
@@ -76,20 +76,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three": {"compress_rate": 3, "window": 5, "kept": 4, "index_heads": 2, "index_width": 5, "sinks": True}},
 )
 class SparseCompression(hca.LengthCompression):
-    """Softmax attention to a window of keys, and to the k compressed entries that a small learned scorer ranks highest. Each
-    entry is a weighted sum of 2 m tokens. All heads see the same entries.
+    """Softmax attention to a window of keys, and to the k compressed entries that a small learned scorer ranks highest. Each entry
+    is a weighted sum of 2 m tokens. All heads see the same entries.
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
-    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter ``before``, which maps the m tokens before an entry's
-        own m tokens; Z^b → gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1:
-        Cᵃ and Zᵃ), q^I and w → index_query and index_weight.
-    Differs: all differences that ``length_compression`` lists apply here, too. For the own m tokens of an entry, Cᵇ is the key or
-        value of the head itself. For the m tokens before them, Cᵃ is a linear map of the key or value. The indexer reads the
-        queries and keys of all heads. Scores of all entries are computed and masked. If index scores are equal, the first entry
-        is chosen.
-    Choice: a loss of its own trains the indexer, as in ``indexer``. It is the Kullback-Leibler divergence KL(p ‖ q), where p are
-        the mean attention weights of the heads, and q is the softmax of the index scores over the visible entries. This loss
-        trains the indexer alone, and no other loss trains the indexer.
+    Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter ``before``, which maps the m tokens before a group; Z^b →
+        gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ and Zᵃ), q^I and w
+        → index_query and index_weight.
+    Differs: the differences of ``length_compression`` apply, too. Cᵇ is the key or value of a token in the group itself. Cᵃ is a
+        linear map of the key or value of a token before the group. The indexer reads the queries and keys of all heads. Scores of
+        all entries are computed and masked. If index scores are equal, the first entry is chosen.
+    Choice: a separate loss trains the indexer, as in the mechanism ``indexer``, but over the visible entries in place of the
+        visible keys.
     """
 
     options: Options
@@ -107,8 +105,8 @@ class SparseCompression(hca.LengthCompression):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compress and score entry by entry, then attend to all entries and all n keys in one softmax. Entries
-        that were not chosen, and keys outside the window, are masked.
+        """Return the outputs: compress and score entry by entry, then attend in one softmax to the chosen entries and the keys in
+        the window.
         """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
@@ -159,7 +157,7 @@ class SparseCompression(hca.LengthCompression):
     def _index(
         self, query: Queries, key: Keys, real: Bool[Tensor, "batch windows slots"], seen: Bool[Tensor, "batch 1 n windows"]
     ) -> Float[Tensor, "batch n windows"]:
-        """Return the index scores of the entries. They are very low for hidden ones."""
+        """Return the index scores of the entries. Hidden entries get the lowest number of the dtype."""
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             rows, columns = (side_by_side(x) for x in (query, key))
             keys, gates = (maps.to(rows.dtype) for maps in (self.index_key, self.index_gate))
@@ -174,7 +172,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return windows of 2 m slots. The first m slots hold the rows of ``before`` for the m tokens before the window, or zeros for
-    the first window. The other m slots hold the rows of ``own`` for the m tokens in the window.
+    """Return windows of 2 m slots. The first m slots hold the rows of ``before`` for the m tokens before the window, or zeros if
+    there are none. The other m slots hold the rows of ``own`` for the m tokens in the window.
     """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

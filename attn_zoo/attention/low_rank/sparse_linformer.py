@@ -20,12 +20,12 @@ class Options(LowRankOptions, DropoutOptions):
     """Options of the sparse Linformer."""
 
     alpha: float = bounded(1.5, ALPHA)
-    """α: 1 is softmax, which gives Linformer, and 2 is sparsemax. The larger it is, the more weights are zero."""
+    """α of α-entmax: the larger α, the more weights are zero. 1 gives softmax, and so Linformer; 2 gives sparsemax."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. As for Linformer, FLOPs are those of the projections E K and F V, of the scores and of the weighted sums.
-    Each takes n k d multiply-adds per head.
+    """Return the cost, with the FLOPs of the projections E K and F V, the scores and the weighted sums, each n k d multiply-adds
+    per head.
 
     The implementation ``tiled`` computes the scores again in the backward pass.
     """
@@ -58,12 +58,12 @@ class SparseLinformer(LowRankAttention[Options]):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
-    Symbols: E, F → ``matrix`` of a MatrixMap, which projects along the length; k → projected_length, n → keys, α → alpha.
-    Differs: the combination is in none of the papers. A weight of zero leaves out a projected key. A projected key mixes all
-        tokens, so no single token is left out. With projections by windows, the tokens of one window are left out. Padding,
-        shorter inputs and initialisation are treated as in ``linformer``.
-    Training: with ``init=pooling`` and ``equalised`` the accuracy on recall of 8 key-value pairs was 100 % after 800 steps.
-        Without these two options it was 12 % after 2,800 steps (one seed each).
+    Symbols: E, F → ``matrix`` of a MatrixMap; k → projected_length, n → keys, α → alpha.
+    Differs: none of the papers combines projections with α-entmax. A weight of zero leaves out a projected key, which mixes all
+        tokens or, with projections by windows, the tokens of one window. Padding, shorter inputs and initialisation are treated as
+        in ``linformer``.
+    Training: with ``init=pooling`` and ``equalised`` the accuracy on recall of 8 key-value pairs was 100 % after 800 steps. Without
+        these two options it was 12 % after 2,800 steps (one seed each).
     """
 
     attend_tiled = LowRankAttention.attend

@@ -15,7 +15,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost. There are 0 FLOPs, because fast Fourier transforms do not count as matrix products, and 0 parameters."""
+    """Return the cost: 0 parameters, and 0 FLOPs, because fast Fourier transforms do not count as matrix products."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -36,14 +36,14 @@ class FNet(Attention):
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
-    Differs: transforms are unitary, divided by √(n D), so the output has the scale of the values at every length. The paper leaves
-        the scale to the next layer norm. The transform applies to the layer's values; the paper has no projection. It mixes the
-        channels of all heads. Padding is unsupported, because a padded position would change every frequency.
+    Differs: transforms are unitary, divided by √(n D), so the output has the scale of the values at every length. The paper's are
+        not divided. The transform applies to the layer's values; the paper has no projection. The transform mixes the channels of
+        all heads. Padding is unsupported, because a padded position would change every frequency.
     Nature: The mixing is fixed, so no position can look for a token by content.
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return Re F_n V F_D, computed from the cosines C and the sines S of the Fourier matrices as C V C - S V S."""
+        """Return Re F_n V F_D as C V C - S V S, where C are the cosines and S the sines of the Fourier matrices."""
 
         def fourier(size: int) -> tuple[Tensor, Tensor]:
             at = torch.arange(size, device=value.device)
@@ -56,11 +56,10 @@ class FNet(Attention):
         return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return the outputs of fast Fourier transforms. Half of the spectrum is computed and then mirrored, because Re Ŷ[i, c] =
-        Re Ŷ[-i, -c] for real values.
-        """
+        """Return the outputs of fast Fourier transforms."""
         (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
         tokens = value.transpose(1, 2).flatten(2).to(dtype)
         half = torch.fft.rfft2(tokens, norm="ortho").real
+        # Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values.
         mirrored = half[..., 1 : (heads * d + 1) // 2].flip(dims=(1, 2)).roll(1, dims=1)
         return torch.cat([half, mirrored], dim=-1).unflatten(-1, (heads, d)).transpose(1, 2).to(value.dtype)

@@ -1,4 +1,4 @@
-"""Mixer of PoolFormer: yᵢ is the mean of vⱼ over |j - i| ≤ ⌊w/2⌋, minus vᵢ. w is the width of the window."""
+"""Mixer of PoolFormer: yᵢ is the mean of vⱼ over |j - i| ≤ ⌊w/2⌋, minus vᵢ, where w is the width of the window."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Options:
     """Options of pooling."""
 
     window: int = bounded(3, WIDTH)
-    """Width of the window in positions, the position itself included. It must be odd, so that both sides are equal."""
+    """Width of the window in positions, the position itself included. It must be odd."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. There are 0 FLOPs, because averages are sums and not matrix products."""
+    """Return the cost: 0 FLOPs, because averages are sums and not matrix products."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -49,9 +49,8 @@ class Pooling(Attention[Options]):
     Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the surrounding residual connection.
     Symbols: K → window, T → the layer's values.
     Differs: the window runs along one dimension; the paper's K × K window lies over an image. The layer projects values and
-        outputs, as for every mechanism; the paper's mixer has no projections. Averages are over the real tokens in the window, as
-        the paper's are over the positions inside the image. Attention over pooled keys and values is another mechanism: linformer
-        with projection=mean.
+        outputs, as for every mechanism; the paper's mixer has no projections. Averages are over the real tokens in the window; in
+        the paper, over the positions inside the image.
     Nature: In each layer, a position sees only its window, with equal weights. Tokens beyond a few positions are neither recalled
         nor copied.
     """

@@ -24,12 +24,12 @@ SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 
 
 class BlockTable(NamedTuple):
-    """Table that lists, for some blocks of queries, the blocks of keys that each of them sees."""
+    """Table that lists, for some blocks of queries, which blocks of keys each of them sees."""
 
     queries: Int[Tensor, "rows"]
     """Numbers of the blocks of queries."""
     keys: Int[Tensor, "#heads rows width"]
-    """Numbers of the blocks of keys. The numbers in a row differ, except that -1 marks each absent block."""
+    """Numbers of the blocks of keys, one row per block of queries. -1 marks an absent block."""
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -41,8 +41,8 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Pattern that determines which blocks each block sees: all blocks up to ``window`` away, the ``first`` blocks at the start,
-    the ``last`` blocks at the end, and ``random`` others.
+    """Pattern that determines which blocks each block sees: all blocks at most ``window`` blocks away, the ``first`` blocks at the
+    start, the ``last`` blocks at the end, and ``random`` other blocks.
 
     The blocks at the start and at the end are global: they also see all blocks. If causal, a position sees no later positions,
     ``last`` is 0, and random draws do not depend on the length.
@@ -88,8 +88,8 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Return distinct random blocks for each block in ``rows``. They are drawn uniformly from the blocks (if causal, the
-        earlier ones) that are neither global nor in the window. -1 means that no such block is left. ``end`` is the first global
+        """Return distinct random blocks for each block in ``rows``, and -1 if no block is left to draw. They are drawn uniformly
+        from the blocks that are neither global nor in the window and, if causal, that are earlier. ``end`` is the first global
         block at the end.
         """
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
@@ -108,9 +108,7 @@ class Pattern:
         return chosen.masked_fill(ranks >= there[:, None], -1)
 
     def mask_mod(self, n: int, seeds: Int[Tensor, "heads"]) -> MaskMod:
-        """Return the mask function for FlexAttention and definitions. It is True for pairs of positions whose blocks see each
-        other.
-        """
+        """Return a function of (head, query index, key index) that returns True if the query sees the key."""
         blocks = -(-n // self.block)
         end = blocks - self.last
         drawn: tuple[Tensor, ...] = ()
@@ -128,10 +126,10 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """Return the cost. FLOPs are those of tiles, in which each block attends to all visible blocks. Absent blocks (-1 in a
-        table) count, too.
+        """Return the cost, with the FLOPs of attention from each block to all blocks that it sees. Absent blocks (-1 in a table)
+        count, too.
 
-        The state holds keys and values of the window and the global blocks. With random blocks, it holds those of the whole past.
+        The state holds keys and values of the window and the global blocks or, with random blocks, of the whole past.
         """
         n = geometry.keys
         flops, backward = table_flops(geometry.heads, self.block, geometry.head_dim, self.block_pairs(n))
@@ -163,17 +161,17 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Return one seed per head, from which the random blocks of the head follow. Without random blocks, return one seed for all
+        """Return one seed per head, which determines the random blocks of the head. Without random blocks, return one seed for all
         heads.
         """
         return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return the mask function, which is True for pairs of positions whose blocks see each other."""
+        """Return a function of (head, query index, key index) that returns True if the query sees the key."""
         return self.pattern().mask_mod(n, self.head_seeds(device))
 
     def by_head(self) -> bool:
-        """Return True if there are random blocks, because they differ between heads."""
+        """Return True if there are random blocks, which differ between heads."""
         return self.pattern().random > 0
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -197,7 +195,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         return torch.cat(outputs, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
+        """Return the outputs of ``attend``, computed in tiles that fit CPU caches."""
         pattern, seeds = self.pattern(), self.head_seeds(query.device)
         how: dict[str, Any] = {"block": pattern.block, "causal": pattern.causal, "dropout": self.dropout_rate}
         return attend_tables(query, key, value, key_valid, pattern.tables(query.shape[2], seeds), **how)

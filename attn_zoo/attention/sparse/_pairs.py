@@ -1,4 +1,4 @@
-"""Base class of softmax attention over pairs of positions that do not depend on the inputs."""
+"""Base class of softmax attention over fixed pairs of positions, which do not depend on the inputs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PairwiseAttention(Attention[OptionsT]):
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. The function returns True if the query sees the key at length
-        ``n``. It must not hold a reference to the module.
+        """Return a function of (head, query index, key index) that returns True if the query sees the key at length ``n``. The
+        function must not hold a reference to the module.
         """
 
     def by_head(self) -> bool:
@@ -56,7 +56,7 @@ class PairwiseAttention(Attention[OptionsT]):
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:
-        """Return FlexAttention's block tables, cached by length, device, geometry, options and buffers such as seeds."""
+        """Return FlexAttention's block tables. They are cached by length, device, geometry, options and buffers such as seeds."""
         n, device = query.shape[2], query.device
         drawn = tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in self.buffers())
         fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn)

@@ -31,25 +31,24 @@ class Options(DropoutOptions):
     block: int = share_of_length(16, most=64)
     """Number of positions in a block. The paper calls it b, and uses 64."""
     window_blocks: int = bounded(3, ODD)
-    """Number of adjacent blocks that a block sees, itself included (w in the paper). It must be odd, so that both sides are equal.
-    """
+    """Number of adjacent blocks that a block sees, itself included. It must be odd. The paper calls it w."""
     global_blocks: int = bounded(2, EVEN)
-    """Number of blocks that see all blocks and that all blocks see (g in the paper). It must be even: half of them are the first
-    blocks, half the last.
+    """Number of blocks that see all blocks and that all blocks see. It must be even: half of them are the first blocks, half the
+    last. The paper calls it g.
     """
     random_blocks: int = bounded(1, at_least(0, "blocks"))
     """Number of random blocks that a block sees, drawn separately for each head. The paper calls it r, and uses 3."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return the pattern of blocks for these options: which blocks each block sees."""
+    """Return the pattern that determines which blocks each block sees."""
     ends = options.global_blocks // 2
     return Pattern(options.block, options.window_blocks // 2, first=ends, last=ends, random=options.random_blocks)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each block to g global, w window and r random blocks, and from global
-    blocks to all blocks. Missing blocks, such as neighbours beyond the ends of the sequence, are computed, too.
+    """Return the cost, with the FLOPs of attention from each block to g global, w window and r random blocks, and from global
+    blocks to all blocks. Blocks missing at the ends of the sequence count, too.
     """
     return pattern(geometry, options).cost(geometry)
 
@@ -100,5 +99,5 @@ class BigBird(BlockPatternAttention[Options]):
         )
 
     def head_seeds(self, device: torch.device) -> Tensor:
-        """Return the random seed of each head. The seeds were drawn when the mechanism was built."""
+        """Return the random seed of each head, which was drawn when the mechanism was built."""
         return self.seeds

@@ -35,14 +35,14 @@ class Options(DropoutOptions):
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return the pattern of blocks for these options: which blocks each block sees."""
+    """Return the pattern that determines which blocks each block sees."""
     o = options
     return Pattern(o.block, o.local_blocks, first=o.global_blocks, random=o.random_blocks, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each block to the blocks that it sees. Missing blocks, such as
-    neighbours beyond the ends of the sequence, are computed, too.
+    """Return the cost, with the FLOPs of attention from each block to the blocks that it sees. Blocks missing at the ends of the
+    sequence count, too.
     """
     return pattern(geometry, options).cost(geometry)
 
@@ -66,13 +66,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BlockSparse(BlockPatternAttention[Options]):
-    """Softmax attention to a fixed set of blocks: adjacent blocks, the first blocks, and random blocks from a seed in the
-    options.
+    """Softmax attention to a fixed set of blocks: adjacent blocks, the first blocks, and random blocks from a seed in the options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
-    Differs: the blocks that a block sees (the layout) follow from options instead of a table. If causal, random blocks are drawn
-        from earlier blocks.
+    Differs: the layout (which blocks a block sees) follows from options instead of a table. If causal, random blocks are drawn from
+        earlier blocks.
     """
 
     layout = staticmethod(pattern)

@@ -25,11 +25,9 @@ class Options(DropoutOptions):
     """Options of fixed attention."""
 
     stride: int = bounded(0, Bound(lambda size: size >= 0, "must be at least 1, or 0 (the square root of the length)"))
-    """Number of positions in a block, l in the paper. 0 means about the square root of the length for which the
-    mechanism is built.
-    """
+    """l, the number of positions in a block. 0 means √n, rounded up, where n is the length for which the mechanism is built."""
     summary: int = 1
-    """Number of last positions of each block that all positions see, c in the paper. It must not exceed the size of a block."""
+    """c, the number of positions at the end of each block that all positions see. It must not exceed the size of a block."""
 
     def __post_init__(self) -> None:
         if self.summary < 0 or 0 < self.stride < self.summary:
@@ -38,22 +36,22 @@ class Options(DropoutOptions):
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
-    """Return the number of positions in a block, l, and the number of its last positions that all positions see, c."""
+    """Return the number l of positions in a block, and the number c of its last positions, which all positions see."""
     block = options.stride or math.ceil(math.sqrt(geometry.keys))
     return block, min(options.summary, block)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each block to itself and to the last positions (summaries) of all
-    blocks, which are gathered into whole blocks.
+    """Return the cost, with the FLOPs of attention from each block to itself and to the summaries (the last positions) of all
+    blocks. The summaries are gathered into blocks, which count as full.
 
-    The state holds keys and values of the summaries and of the present block. It is largest at the end of the last block or of
-    the block before it.
+    The state holds keys and values of the summaries and of the present block. Its largest size is counted.
     """
     n = geometry.keys
     block, summary = sizes(geometry, options)
     blocks = math.ceil(n / block)
     last = n - (blocks - 1) * block
+    # largest at the end of the last block, or of the block before it
     held = (blocks - 1) * summary + max(last, block - summary if blocks > 1 else 0)
     block_pairs = blocks * (1 + summary_blocks(n, block, summary))
     flops, backward = table_flops(geometry.heads, block, geometry.head_dim, block_pairs)
@@ -87,8 +85,8 @@ class Fixed(PairwiseAttention[Options]):
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. The function returns True if the key is in the block of the query,
-        or is a summary.
+        """Return a function of (head, query index, key index) that returns True if the key is in the block of the query, or is a
+        summary (one of the last positions of a block). If causal, later keys are excluded.
         """
         (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
 
@@ -99,8 +97,8 @@ class Fixed(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed from blocks of queries. One softmax runs over the first l - c keys of the block and the last
-        c keys of all blocks.
+        """Return the outputs, computed in blocks of queries. One softmax runs over the first l - c keys of a query's block and the
+        last c keys of all blocks.
         """
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
@@ -125,7 +123,7 @@ class Fixed(PairwiseAttention[Options]):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
+        """Return the outputs of ``attend``, computed in tiles that fit CPU caches."""
         block, summary = sizes(self.geometry, self.options)
         return attend_summaries(
             query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=self.dropout_rate

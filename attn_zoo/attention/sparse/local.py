@@ -14,19 +14,19 @@ class Options(SinkOptions, DropoutOptions):
     """Options of local attention."""
 
     block: int = share_of_length(4, most=256)
-    """Number of positions in a block. Positions of a block see each other."""
+    """Number of positions in a block."""
     neighbours: int = bounded(0, at_least(0, "blocks on either side"))
     """w, the number of adjacent blocks that a block sees on each side or, if causal, on the left."""
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """Return the pattern of blocks for these options: which blocks each block sees."""
+    """Return the pattern that determines which blocks each block sees."""
     return Pattern(options.block, options.neighbours, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention from each block to itself and to its neighbours. The backward pass takes
-    twice as many, because it computes nothing again.
+    """Return the cost, with the FLOPs of attention from each block to itself and to its neighbours. The backward pass takes twice
+    as many.
     """
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)
@@ -52,8 +52,8 @@ class Local(BlockPatternAttention[Options]):
     Paper: Tay et al. 2021 (Long Range Arena). In its baseline Local, a query sees only its own block.
     Symbols: b → block, w → neighbours.
     Differs: neighbours and sinks (learned scores in the softmax that belong to no key) are additions.
-    Nature: Without neighbours, attention never crosses the borders of blocks, in any number of layers. Tokens of other blocks are
-        therefore neither recalled nor copied.
+    Nature: Without neighbours, no number of layers moves information across the borders of blocks. So tokens of other blocks are
+        neither recalled nor copied.
     """
 
     layout = staticmethod(pattern)

@@ -28,8 +28,8 @@ class Options(SinkOptions, DropoutOptions):
     """Options of Longformer."""
 
     window: int = window_by_length()
-    """Number of keys that a position sees, itself included. It must be odd, so that both sides are equal. If causal, these are the
-    position itself and those before it.
+    """Number of keys in the window of a query, the query's own position included. It must be odd. If causal, the window ends at the
+    query.
     """
     dilation: int = bounded(1)
     """Distance between adjacent keys of a window, in positions. 1 leaves no gaps."""
@@ -40,7 +40,7 @@ class Options(SinkOptions, DropoutOptions):
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
     """Return how many keys of its window a position sees on its left and on its right.
 
-    ``length`` counts only positions with the same remainder modulo the dilation, because a window holds only such positions.
+    A window holds only positions with the same remainder modulo the dilation, and ``length`` counts only these positions.
     """
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
@@ -48,12 +48,13 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. FLOPs are those of attention to the windows, separately for positions with equal remainders modulo the
-    dilation; of attention to the global keys; and of attention from the global tokens.
+    """Return the cost, with the FLOPs of attention to the windows, attention to the global keys, and attention from the global
+    tokens.
 
-    The backward pass computes the weights of the windows again. The state holds keys and values of the positions within reach and
-    of the global tokens. Until all global tokens are read, it also holds their ``global_key`` and ``global_value``, which only
-    queries of global tokens see.
+    The backward pass computes the weights of the windows again.
+
+    The state holds keys and values of the positions within reach and of the global tokens. Until all global tokens are read, it
+    also holds their ``global_key`` and ``global_value``, which only queries of global tokens see.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
@@ -68,8 +69,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Return the streams, which are further projections of the tokens. Attention from global tokens has its own queries, keys and
-    values. Their projections start as copies of the ordinary ones.
+    """Return the streams (further projections of the tokens): the queries, keys and values of attention from global tokens. They
+    start as copies of the ordinary projections.
     """
     if not options.global_tokens:
         return ()
@@ -104,19 +105,19 @@ class Longformer(PairwiseAttention[Options]):
     """Softmax attention to a sliding window, which may be dilated, and to a few global tokens. Global tokens see all tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention and its projections).
-    Symbols: w → window - 1 if not causal, because w of the paper does not count the position itself; Q_g, K_g, V_g → the streams
+    Symbols: w → window - 1 if bidirectional, because the paper's w does not count the position itself; Q_g, K_g, V_g → the streams
         ``global_query``, ``global_key`` and ``global_value`` (a stream is a further projection of the tokens).
-    Differs: global tokens are the first positions; in the paper any tokens can be global. Window and dilation are the same for
-        all heads of a layer. The causal window reaches into the past alone; a global token then sees its past, and later
-        positions see it. Sinks (learned scores in the softmax that belong to no key) are an addition, also for global tokens.
-    Nature: Each layer reaches one window further. Anything beyond is seen through global tokens alone, and is hardly recalled.
+    Differs: global tokens are the first positions; in the paper any tokens can be global. Window and dilation are the same for all
+        heads of a layer. If causal, the window reaches into the past alone, a global token sees only its past, and later positions
+        see the token. Sinks (learned scores in the softmax that belong to no key) are an addition; global tokens have them, too.
+    Nature: Each layer reaches one window further. Tokens beyond are seen through global tokens alone, and are hardly recalled.
     """
 
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. The function returns True if the key is global, or in the dilated
-        window of the query.
+        """Return a function of (head, query index, key index) that returns True if the key is global, or in the dilated window of
+        the query. If causal, later keys are excluded.
         """
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
@@ -129,24 +130,24 @@ class Longformer(PairwiseAttention[Options]):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens come from n × n
-        scores, masked to the window and the global keys.
+        """Return the outputs. Global tokens attend to all keys. The outputs of other tokens come from n × n scores, masked to the
+        window and the global keys.
         """
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens are computed in
-        blocks of queries, with one softmax over the window and the global keys.
+        """Return the outputs, computed in blocks of queries with one softmax over the window and the global keys. Global tokens
+        attend to all keys.
         """
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
+        """Return the outputs of ``attend``, computed in tiles that fit CPU caches."""
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Return the outputs. Outputs at global tokens come from attention to all keys. Outputs at other tokens come from
-        PyTorch's FlexAttention over the window and the global keys.
+        """Return the outputs, computed by PyTorch's FlexAttention over the window and the global keys. Global tokens attend to all
+        keys.
         """
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 

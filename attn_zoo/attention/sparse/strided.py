@@ -26,23 +26,21 @@ class Options(DropoutOptions):
     """Options of strided attention."""
 
     stride: int = bounded(0, STRIDE)
-    """l: a query sees the keys at most l positions away, and beyond them every l-th key. 0 means the square root of the length for
-    which the mechanism is built, rounded up.
+    """l: a query sees the keys at most l positions away, and beyond them every l-th key. 0 means √n, rounded up, where n is the
+    length for which the mechanism is built.
     """
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
-    """Return the stride l: the option or, by default, the square root of the length for which the mechanism is built,
-    rounded up.
-    """
+    """Return the stride l: the option or, if it is 0, the square root of the length, rounded up."""
     return options.stride or math.ceil(math.sqrt(geometry.keys))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost. The positions are arranged in rows of l. FLOPs are those of attention from each row to itself and adjacent
+    """Return the cost. Positions are arranged in rows of l. FLOPs are those of attention from each row to itself and to adjacent
     rows, and within each column. The backward pass computes scores again.
 
-    The state holds keys and values of the whole past, because each key is a multiple of l away from some later query.
+    The state holds keys and values of the whole past.
     """
     n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
@@ -71,15 +69,15 @@ class Strided(PairwiseAttention[Options]):
     Symbols: l → stride.
     Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional,
         the window and the l-th positions lie on both sides of the query.
-    Nature: A position sees its neighbours and one position in l beyond them. A position can learn of any other token only in two
-        layers, by way of a third position that sees the token. This third position gathers the same average for all positions
-        that read it. Recall by content therefore stays near a guess among the values seen (accuracy of 12 % with 8 key-value
-        pairs at l = 8, after 1,100 steps), while copying from a fixed distance is easy.
+    Nature: A position sees its neighbours and one position in l beyond them. Any other token reaches it only in two layers, through
+        a third position, which gathers the same average for all positions that read it. Recall by content therefore stays near a
+        guess among the values seen (accuracy of 12 % with 8 key-value pairs at l = 8, after 1,100 steps), while copying from a
+        fixed distance is easy.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Return a function of head, query index and key index. The function returns True if the key is at most l positions away
-        from the query, or at a distance that is a multiple of l.
+        """Return a function of (head, query index, key index) that returns True if the key is at most l positions away from the
+        query, or at a distance that is a multiple of l. If causal, later keys are excluded.
         """
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 
@@ -90,8 +88,8 @@ class Strided(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed on a grid, whose rows hold l consecutive positions each. The window of a query lies in its
-        row and the adjacent rows, and every l-th position lies in its column.
+        """Return the outputs, computed on a grid with l consecutive positions per row. A window lies in adjacent rows, and every
+        l-th position lies in a column.
         """
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
@@ -117,7 +115,7 @@ class Strided(PairwiseAttention[Options]):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of ``attend``, computed in tiles that fit the caches of a CPU."""
+        """Return the outputs of ``attend``, computed in tiles that fit CPU caches."""
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
         return attend_grid(query, key, value, key_valid, stride=stride, causal=causal, dropout=self.dropout_rate)
 
