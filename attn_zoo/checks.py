@@ -1,4 +1,6 @@
-"""Checks of single arguments: type, bounds or name. A check raises a ValueError that names the argument."""
+"""Checks of single arguments: type, bounds or name. A check raises a ValueError that names the argument, the rule and the
+value.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ MOST = 2**31 - 1
 """Upper bound of counts such as lengths, widths and steps."""
 
 BOUND = "bound"
-"""Key in the metadata of an option's dataclass field, under which the ``Bound`` of the option stands (see ``contract.options``)."""
+"""Key of an option's ``Bound`` in the metadata of its dataclass field (see ``contract.options``)."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUES = ("true", "false", "null", "nan", "inf", "infinity")
@@ -22,13 +24,10 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
-    """Check that a value is an integer from ``least`` to ``most``. True and 2.0 are not integers here.
+    """Raise a ValueError unless a value is an integer from ``least`` to ``most``. True and 2.0 are not integers here.
 
     Args:
         name: name of the argument, for the message.
-
-    Raises:
-        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
     """
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}")
@@ -37,15 +36,12 @@ def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> N
 
 
 def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
-    """Check that each head of keys and values is shared by equally many heads of queries.
+    """Raise a ValueError unless each head of keys and values is shared by equally many heads of queries.
 
     Args:
         owner: name of the layer or mechanism, for the message.
         key_value_heads: number of heads of keys and values; 0 means as many as ``heads``.
         heads: number of heads of queries.
-
-    Raises:
-        ValueError: the numbers break this rule; the message names the owner, the rule and both numbers.
     """
     check_whole(f"{owner}.key_value_heads", key_value_heads, 0)
     assert isinstance(key_value_heads, int)
@@ -57,25 +53,18 @@ def check_shared_heads(owner: str, key_value_heads: object, heads: int) -> None:
 
 
 def check_seed(value: object) -> None:
-    """Check that a seed is an integer from 0 to 2**63 - 1.
-
-    Raises:
-        ValueError: the value is not such an integer; the message names the rule and the value.
-    """
+    """Raise a ValueError unless a seed is an integer from 0 to 2**63 - 1."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"seed must be an integer from 0 to 2**63 - 1; got {value!r}")
 
 
 def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
-    """Check that a value is a finite number within bounds. Each bound is optional.
+    """Raise a ValueError unless a value is a finite number within bounds. Each bound is optional.
 
     Args:
         name: name of the argument, for the message.
         least: lower bound that the value may equal.
         above: lower bound that the value must exceed.
-
-    Raises:
-        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number; got {value!r}")
@@ -86,33 +75,22 @@ def check_number(name: str, value: object, least: float = -math.inf, *, above: f
 
 
 def check_flag(name: str, value: object) -> None:
-    """Check that a value is True or False.
-
-    Raises:
-        ValueError: the value is neither; the message names the argument and the value.
-    """
+    """Raise a ValueError unless a value is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
-    """Check that a value is a string and, if ``known`` is given, one of ``known``.
-
-    Raises:
-        ValueError: the value breaks this rule; the message names the argument, the rule and the value.
-    """
+    """Raise a ValueError unless a value is a string and, if ``known`` is given, one of ``known``."""
     if not isinstance(value, str) or (known and value not in known):
         raise ValueError(f"{name} must be {' or '.join(map(repr, known)) or 'a string'}; got {value!r}")
 
 
 def check_name(kind: str, name: object) -> None:
-    """Check that a name is valid on a command line and in a file name.
+    """Raise a ValueError unless a name is valid on a command line and in a file name.
 
     Args:
         kind: kind of thing that has the name, for the message.
-
-    Raises:
-        ValueError: the name is not valid; the message names the kind of thing, the rule and the name.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
         rule = "an identifier of at most 64 ASCII letters, digits and underscores, without a digit at its beginning"
@@ -120,15 +98,12 @@ def check_name(kind: str, name: object) -> None:
 
 
 def check_printed(owner: str, name: str, text: object) -> None:
-    """Check that a field of a card is text without control characters, because these could change the terminal.
+    """Raise a ValueError unless a field of a card is text without control characters, which could change the terminal.
 
     Args:
         owner: mechanism or task of the card, for the message.
         name: name of the field, for the message.
         text: value of the field.
-
-    Raises:
-        ValueError: the field breaks this rule; the message names the card and the field.
     """
     if not isinstance(text, str):
         raise ValueError(f"{owner}: {name} must be a string; got {text!r}")
@@ -137,15 +112,13 @@ def check_printed(owner: str, name: str, text: object) -> None:
 
 
 def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
-    """Check that the values of a dataclass's fields have the types of their annotations: int, float, bool or str.
+    """Raise a ValueError unless the values of a dataclass's fields have the types of their annotations: int, float, bool or
+    str.
 
     Args:
         owner: name of the thing that has the fields, for the message.
         kind: the dataclass, or an instance of it if ``given`` is None.
         given: values by name of the field; None to check the values of the instance.
-
-    Raises:
-        ValueError: a value has another type; the message names the owner, the field, the type and the value.
     """
     for option, annotation in _annotations(kind if isinstance(kind, type) else type(kind)):
         if given is not None and option not in given:
@@ -166,6 +139,6 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
 
 @cache
 def _annotations(kind: Any) -> list[tuple[str, str]]:
-    """Names of the fields of a dataclass and of their types; kept, as each record of a table asks for them."""
+    """Return the names of a dataclass's fields and of their types. They are cached, because each record of a table needs them."""
     types = ((field.name, field.type) for field in fields(kind))
     return [(name, given if isinstance(given, str) else getattr(given, "__name__", "")) for name, given in types]

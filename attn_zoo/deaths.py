@@ -1,7 +1,7 @@
-"""Deaths of processes of a command, such as a crash of foreign code, and how later processes learn of them.
+"""Records of how processes of a command died, for example by a crash of foreign code.
 
-Each process writes a note of what it is doing into memory that its parent can read. If the process dies, the parent and processes
-that start later know what it was doing.
+Each process writes a note of what it is doing into memory that its parent can read. If the process dies, its parent and the
+processes that start later learn what it was doing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
-"""Environment variable with the deaths so far. It maps the note of a process that died, such as ``the run ID``, to the reasons."""
+"""Environment variable with the deaths so far, as JSON. For each note of a process that died, such as ``the run ID``, it has
+the list of reasons.
+"""
 STARTED = "ATTN_ZOO_STARTED"
-"""Environment variable with the time when the command started, for the case that a later process continues the command."""
+"""Environment variable with the time when the command started. It is set if another process continues the command when this one
+dies.
+"""
 
 GRACE = 120.0
 """Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
@@ -51,11 +55,7 @@ def in_command() -> bool:
 
 
 def read(memory: mmap.mmap) -> str:
-    """Return the last note of a process that has ended.
-
-    Args:
-        memory: memory in which the process wrote its notes.
-    """
+    """Return the last note that a process wrote into ``memory`` before it ended."""
     return memory[:].rstrip(b"\0").decode(errors="replace")
 
 
@@ -85,7 +85,7 @@ def during(what: str) -> Iterator[None]:
 
 
 def reasons(what: str) -> list[str]:
-    """Return how earlier processes of this command died during ``what``, the first death first."""
+    """Return how earlier processes of this command died during ``what``, in the order of their deaths."""
     found = _all().get(what, [])
     return [str(reason) for reason in found]
 
@@ -135,11 +135,7 @@ def _watch_children(over: threading.Event) -> None:
 
 
 def ending(status: int) -> str:
-    """Return a phrase that says how a process ended.
-
-    Args:
-        status: exit status of the process; a negative number stands for a signal.
-    """
+    """Return a phrase that says how a process with this exit status ended. A negative status stands for a signal."""
     if status == -signal.SIGKILL:
         return KILLED
     if status < 0:

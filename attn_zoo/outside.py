@@ -24,14 +24,14 @@ class Terminated(SystemExit):
 
 
 class Outside:
-    """Context that distinguishes errors of the code in it from events outside of that code, such as signals.
+    """Context that distinguishes errors of the code in it from events outside of that code, such as signals (see ``pass_on``).
 
-    A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, because a process cannot know who sent the
+    A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, even if the code in it sent the
     signal.
 
     Args:
-        callers: functions that the code inside calls but that belong to other code. An error that passes through one of them
-            counts as an event from outside.
+        callers: functions of other code that the code in the context calls. An error that passes through one of them counts as
+            an event from outside.
     """
 
     def __init__(self, *callers: Callable[..., object]) -> None:
@@ -54,8 +54,8 @@ class Outside:
             signal.signal(signal.SIGINT, self._before)
 
     def pass_on(self, error: BaseException) -> None:
-        """Raise ``error`` again if an event from outside caused it. If SIGINT arrived and ``error`` does not show this, because the
-        code in the context replaced or suppressed KeyboardInterrupt, raise ``Interrupted``.
+        """Raise ``error`` again if an event from outside caused it. If SIGINT arrived, but the code in the context replaced or
+        suppressed the KeyboardInterrupt, raise ``Interrupted``. Otherwise do nothing.
         """
         kind = type(error)  # the class as such: every attribute of an error may be code of a plugin
         if issubclass(kind, Interrupted | Terminated) or (issubclass(kind, KeyboardInterrupt) and self._may_be_a_signal()):
@@ -77,7 +77,8 @@ class Outside:
 
 
 def is_plain(handler: Any) -> bool:
-    """Return True if ``handler`` is a default signal handler: the system's or Python's. If ``Outside`` set ``handler``, return
-    whether the handler that ``Outside`` replaced is a default signal handler."""
+    """Return True if ``handler`` is a default signal handler: the system's or Python's. A handler that ``Outside`` set counts
+    as the handler that it replaced.
+    """
     noting = getattr(handler, "__self__", None)
     return is_plain(noting._before) if isinstance(noting, Outside) else handler in PLAIN

@@ -30,7 +30,7 @@ def tell(words: str) -> None:
 def apart(who: str, when: str) -> Iterator[list[str]]:
     """Return a context that, at its end, restores the settings of the process that changed in it, and warns about them.
 
-    The context yields a list. At the end of the context, the names of the changed settings are added to the list.
+    The names of these settings are then added to the list that the context yields.
 
     Args:
         who: name of the plugin or task, for the warning.
@@ -59,7 +59,7 @@ def imported(name: str, place: str, load: Callable[[], object]) -> str | None:
         A sentence on what the import changed, or None if it changed nothing.
 
     Raises:
-        ValueError: an earlier process of this command ended when it imported the plugin.
+        ValueError: an earlier process of this command died while it imported the plugin.
         BaseException: whatever the plugin raises.
     """
     what = f"{deaths.IMPORT}{place}"

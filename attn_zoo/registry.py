@@ -341,8 +341,9 @@ def _leave_out(name: str, reason: str, error: BaseException) -> None:
 
 
 def changes_outside_runs(entry: AttentionCard | TaskCard) -> list[str]:
-    """Return sentences about settings of the process that the plugin of a mechanism or task changed outside any run: while the
-    plugin was imported, or while an instance of its options class was made."""
+    """Return sentences on settings of the process that a plugin changed outside any run: when it was imported, or when options
+    of its mechanism or task were made. ``entry`` is the card of the mechanism or task.
+    """
     places = entry.origin, f"{entry.options.__module__}:{entry.options.__qualname__}"
     return [_CHANGES[place] for place in places if place in _CHANGES]
 

@@ -1,8 +1,4 @@
-"""Layout of text for a terminal: tables with as many columns as fit, wrapped lines, and short numbers.
-
-This module does not use rich, because rich takes thirty times as long. With rich, printing the tables of ``leaderboard
---reference`` would take a quarter as long as importing PyTorch.
-"""
+"""Layout of text for a terminal: tables with as many columns as fit, wrapped lines, and short numbers."""
 
 from __future__ import annotations
 
@@ -18,6 +14,9 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.escapes import terminal
+
+# The package rich is not used, because it takes thirty times as long: printing the tables of ``leaderboard --reference`` would
+# take a quarter as long as importing PyTorch.
 
 COLUMNS = 100
 """Width in characters if there is no terminal."""

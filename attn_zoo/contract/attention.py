@@ -42,9 +42,8 @@ class Attention(nn.Module, Generic[OptionsT]):
     Outputs at padded *queries* are not changed; the caller must ignore them. A mechanism that declares ``stepwise`` also
     implements ``initial_state`` and ``advance``.
 
-    ``definition``, with the signature of ``attend``, is the equation in a few simple lines, without dropout. It computes the n ×
-    n weights, or loops over positions. Readers and tests use it as the reference: the conformance tests compare ``attend`` with
-    it.
+    ``definition`` has the signature of ``attend``. It is the equation in a few simple lines, without dropout: it computes the n
+    × n weights, or loops over positions. The conformance tests compare ``attend`` with it.
 
     Args:
         geometry: sizes that the surrounding model fixes, such as the numbers of heads and keys.
@@ -63,8 +62,8 @@ class Attention(nn.Module, Generic[OptionsT]):
     chosen_for: str | None = None
     """Device type for which ``auto`` chose the implementation. It is None if the caller named the implementation."""
     saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Pairs of an option and the end of its warning. The mechanism is useless if the value of this option is at least n, the number
-    of keys. The warning begins with ``option=value``.
+    """Options that make the mechanism useless if their value is at least n, the number of keys. Each is paired with the end of
+    its warning, which begins with ``option=value``.
     """
     options: OptionsT
     written: tuple[str, ...] = ()
@@ -141,8 +140,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         """
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Tell this mechanism that it is number ``layer``, from 0, of ``stack``, the list of all layers with this mechanism from
-        the first to the last.
+        """Tell this mechanism its number in ``stack``, the list of all layers with this mechanism. The first layer has the
+        number 0.
 
         ``join_layers`` calls this method on each layer in turn. A mechanism overrides this method if options differ from layer to
         layer, or if layers share weights.
@@ -175,7 +174,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load weights, and explain shapes that do not fit beside the errors of torch, which ends with them."""
+        """Load weights. If a shape does not fit, explain it in addition to the errors of torch."""
         super()._load_from_state_dict(state_dict, prefix, *rest)
         errors: list[str] = rest[-1]
         given = {name: (own, state_dict.get(prefix + name)) for name, own in self.named_parameters()}
@@ -256,17 +255,14 @@ class Attention(nn.Module, Generic[OptionsT]):
         state: Any,
         **streams: Float[Tensor, "batch heads _ head_dim"],
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Return the outputs of the next tokens, and the new state. The outputs equal those of one call over the whole sequence.
-        Subclasses never override this method.
+        """Return the outputs of the next tokens, and the state after them. The outputs equal those of one call over the whole
+        sequence. Subclasses never override this method.
 
         Args:
             query, key, value: as in ``forward``, without padding.
             state: the ``CarriedState`` from ``initial_state`` or from the previous step. The step does not modify it. Gradients
                 flow through it.
             streams: the extra projections that ``card.streams`` names.
-
-        Returns:
-            The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, a dtype, the state or an extra projection does not fit.
@@ -295,10 +291,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         return out, after
 
     def check_steps(self) -> None:
-        """Raise an error if the mechanism cannot process tokens in steps. The layer around the mechanism calls this method, too.
-
-        Raises:
-            UnsupportedError: the card does not declare ``stepwise``, or the mechanism was built with ``causal=False``.
+        """Raise an UnsupportedError if the card does not declare ``stepwise``, or if the mechanism was built with
+        ``causal=False``. The layer around the mechanism calls this method, too.
         """
         if not self.card.can.stepwise:
             raise UnsupportedError(_no_steps(self.card))
@@ -416,8 +410,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         return queries
 
     def check_device(self, value: Tensor) -> None:
-        """Raise an error if the implementation cannot run on the device of ``value``. If ``auto`` chose the implementation, choose
-        again for this device instead.
+        """Raise an error if the implementation cannot run on the device of ``value``. If ``auto`` chose the implementation,
+        choose one that runs on this device instead.
 
         Raises:
             UnsupportedError: the caller named the implementation, and it does not run on this device.

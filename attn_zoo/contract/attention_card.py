@@ -46,15 +46,15 @@ class AttentionCard:
     softmax_limit: Callable[[Geometry], Attention] | None = None
     """Function that builds the mechanism with options for which it equals softmax attention. None if there are no such options."""
     reads: tuple[str, ...] = ("query", "key", "value")
-    """Inputs that influence the output. The layer makes no projection for the others, which may be None."""
+    """Which of query, key and value influence the output. The layer does not compute the others, which may be None."""
     streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Sets of options, beside the defaults, with which the conformance tests also check the mechanism."""
     control: bool = False
-    """True for a control. A control shows the score of a task without attention, and is not ranked."""
+    """True for a control: a network that cannot select tokens by content. Controls are not ranked."""
     version: int = 1
-    """Version of what the mechanism computes. It is raised when a changed default changes the outputs. The specification of a run
-    holds it, and runs of different versions never share a table.
+    """Version of what the mechanism computes. It is raised when a new default changes the outputs. Runs of different versions
+    never share a table.
     """
 
     @property
@@ -71,8 +71,8 @@ class AttentionCard:
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Return the name of the implementation that ``auto`` means. It is the first in ``auto_order`` that the card offers, that
-    supports the options, and that runs on ``device``.
+    """Return the implementation that ``auto`` stands for: the first in ``auto_order`` that the card offers, that supports the
+    options, and that runs on ``device``.
 
     Args:
         dtype: dtype of the matrix products; None is torch's default.

@@ -25,16 +25,13 @@ class CarriedState(Protocol):
 
 
 def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype: torch.dtype, value: Tensor) -> None:
-    """Raise an error if a tensor of a recurrent state is missing, or if its shape, dtype or device is wrong.
+    """Raise a ValueError if a tensor of a recurrent state is missing, or if its shape, dtype or device is wrong.
 
     Args:
         owner: name of the mechanism, for the message.
         held: name of the attribute of the state that holds the tensor.
         shape, dtype: shape and dtype that the tensor must have.
         value: values of the step; the state must be on the same device.
-
-    Raises:
-        ValueError: the message names the mechanism, the required state, the given one, and the call that makes a first state.
     """
     tensor = getattr(state, held, None)
     wanted = f"{tuple(shape)} {dtype} on {value.device}"

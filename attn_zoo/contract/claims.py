@@ -29,8 +29,9 @@ class Geometry:
     keys: int
     causal: bool = False
     key_value_heads: int = field(default=0, repr=False)
-    """Number of different heads of keys and values. Each of them serves the same number of consecutive heads of queries; 0 means as
-    many as ``heads``. The layer repeats them before it calls the mechanism, so their number changes only ``Cost.state_bytes``.
+    """Number of heads of keys and values, if several heads of queries share one; 0 means as many as ``heads``. Each serves
+    equally many consecutive heads of queries. The layer repeats keys and values before it calls the mechanism, so this number
+    changes only ``Cost.state_bytes``.
     """
     latent_dim: int = field(default=0, repr=False)
     """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. The
@@ -60,17 +61,16 @@ class Geometry:
         return (self.key_value_heads or self.heads) * self.head_dim
 
     def cached_width(self, tensors: int = 2) -> int:
-        """Return how many numbers a cache holds per token. If keys and values are projected from a latent vector
-        (``latent_dim``), this is the width of that vector. Otherwise it is the number of channels of ``tensors`` tensors
-        together; by default these are two, keys and values.
+        """Return how many numbers a cache holds per token. If keys and values are projected from a latent vector, this is the
+        width of that vector. Otherwise the cache holds ``tensors`` tensors: 2 for keys and values, 1 for one of them.
         """
         return self.latent_dim or tensors * self.key_value_dim
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities that a mechanism declares. The conformance tests check that each declared capability holds, and that requests
-    for the others raise an error.
+    """Capabilities that a mechanism declares. The conformance tests check that each declared capability holds, and that
+    requests for undeclared ones raise an error.
     """
 
     causal: bool
@@ -111,14 +111,14 @@ class Cost:
     backward_flops: int | None = None
     """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained."""
     state_bytes: int | None = None
-    """Largest size in bytes of the recurrent state or cache after any of ``keys`` tokens that are read one by one. Positions and
-    sizes, which are whole numbers, do not count. None if not causal.
+    """Largest size in bytes of the recurrent state or cache while ``keys`` tokens are read one by one. Integers, such as
+    positions, do not count. None if attention is bidirectional.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Further projection of the tokens, which a layer makes for a mechanism beside queries, keys and values.
+    """Extra projection of the tokens, which a layer computes for a mechanism in addition to queries, keys and values.
 
     ``of`` states whose tokens are projected: those of the queries or those of the keys. Only the first ``first`` tokens are
     projected, or all if ``first`` is None. The weights start as a copy of the layer's projection that ``starts_as`` names.

@@ -11,8 +11,8 @@ from attn_zoo.contract.attention import Attention, OptionsT
 class CompressingAttention(Attention[OptionsT]):
     """Mechanism that compresses keys and values along the length before it compares them with queries.
 
-    Let E be the compression, X the tokens and W the projection of the layer. Because E (X W) = (E X) W, a layer may compress its
-    tokens first and then project the few results. In both orders ``attend_compressed`` computes the outputs.
+    A layer may compress its tokens X first and then project the compressed tokens, because E (X W) = (E X) W for a compression
+    E and a projection W. In both orders, ``attend_compressed`` computes the outputs.
     """
 
     def compressed_length(self) -> int | None:
@@ -42,8 +42,8 @@ class CompressingAttention(Attention[OptionsT]):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds
-        the mask of real tokens, compressed in the same way: the factor of the layer's bias in each compressed token.
+        """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds the
+        mask of real tokens, compressed in the same way. The layer multiplies its bias by these numbers.
         """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 

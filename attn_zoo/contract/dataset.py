@@ -19,14 +19,14 @@ class Layout(Generic[Content]):
     title: str
     """Name of this form, such as ``JSON lines`` or ``as published``."""
     files: tuple[tuple[str, ...], ...]
-    """Required files and folders below the data folder. Each inner tuple has all names that one file or folder may have."""
+    """Required files and folders in the data folder. Each is given by a tuple of the names that it may have."""
     read: Callable[[Sequence[Path]], Content]
     """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError if the content is
     damaged.
     """
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 digests of the usual files, by file name. A file with another digest is not an error, because its content
-    is checked.
+    """SHA-256 digests of the usual files, by file name. A file with another digest is accepted if ``read`` finds no error in
+    it.
     """
 
     def missing(self, root: Path) -> list[str]:
@@ -91,7 +91,7 @@ class DataSet(Generic[Content]):
             forms = "; or ".join(
                 f"{', '.join(' or '.join(names) for names in layout.files)} ({layout.title})" for layout in self.layouts
             )
-            what = f"no data found below {root}; put there {forms}"
+            what = f"no data found below {root}; this folder must contain {forms}"
         how = f"'attn-zoo data prepare {self.name}' fetches it" if self.download else self.obtain or f"it comes from {self.source}"
         return (
             f"{self.title}: {what}. {how}. To use another folder, give data.root=FOLDER or set the environment variable "

@@ -18,11 +18,8 @@ class DamagedDataError(ValueError):
     """Error for a data file that cannot be read, is cut short, or does not hold what its name says. The message names the file."""
 
 
-class UnknownNameError(LookupError):
-    """Error for an unknown name. The message lists the known names and suggests the nearest one.
-
-    It is a ``LookupError``, because a ``KeyError`` would print its message in quotes.
-    """
+class UnknownNameError(LookupError):  # not a KeyError, which would print its message in quotes
+    """Error for an unknown name. The message lists the known names and suggests the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], advice: str = "") -> None:
         names = sorted(known)

@@ -14,8 +14,8 @@ equation in simple code, which ``auto`` never chooses.
 """
 
 FLA_DTYPE = torch.bfloat16
-"""Dtype of the factors of matrix products in ``fla``; the sums are float32. The kernels of ``fla`` round float32 to tf32 or reject
-it, and sums over many keys exceed the range of float16.
+"""Dtype in which ``fla`` multiplies matrices; the sums are float32. Other dtypes are unsuitable: the kernels of ``fla`` round
+float32 to tf32 or reject it, and sums over many keys exceed the range of float16.
 """
 
 _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "flex", "sdpa", "xformers", "eager")}

@@ -31,8 +31,9 @@ class LengthMap(nn.Module):
     weight: Tensor
     """Weights of the map, with one column per position. Only some maps have weights."""
     scale = 1.0
-    """Factor by which ``weight`` is multiplied to get the matrix of the map. It is 1/√n for an equalised learning rate. A step of
-    Adam then changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196, Section 4.1).
+    """Factor by which ``weight`` is multiplied to get the matrix of the map. It is 1 or, for an equalised learning rate, 1/√n.
+    With 1/√n, a step of Adam changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196,
+    Section 4.1).
     """
 
     def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
@@ -106,10 +107,8 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Raise an error if the mechanism does not support this number of keys. Mechanisms with such a limit override this method.
-
-        Raises:
-            UnsupportedError: the message names the limit and a remedy.
+        """Raise an UnsupportedError if the mechanism does not support this number of keys. Mechanisms with a limit override
+        this method.
         """
 
     @property
@@ -123,7 +122,7 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
     def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Call ``attend(query, key, value, valid)`` once for each map, and return the outputs of all heads. Each call gets the
-        heads that the map serves, with keys and values that the map has compressed.
+        queries of the heads that the map serves, and their keys and values, compressed by the map.
         """
 
         def to_few(map_: LengthMap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -132,10 +131,8 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """Call ``attend(map, query, key, value)`` once for each map, with the heads that the map serves, and return all outputs.
-
-        Returns:
-            Outputs in the order of the heads.
+        """Call ``attend(map, query, key, value)`` once for each map, with the heads that the map serves. Return the outputs in
+        the order of the heads.
         """
         self.check_joined()
         if len(self.maps) == 1:
@@ -191,8 +188,8 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
     Args:
         maps: the maps along the length.
         head_dim: number of channels per head.
-        compare: function of the number of heads and the number of compressed keys. It returns the FLOPs of attention to these keys
-            in the forward pass and in the backward pass.
+        compare: function that takes the numbers of heads and of compressed keys. It returns the FLOPs of attention to these
+            keys, forward and backward.
     """
     flops = backward = parameters = 0
     for map_ in maps:
@@ -210,8 +207,8 @@ def equal_bounds(n: int, k: int) -> list[int]:
 
 
 def segment_means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Return a matrix whose rows average over segments. Segment i runs from bound i to bound i + 1; the row of an empty segment is
-    zero.
+    """Return a matrix whose row i computes the mean over segment i, which runs from bound i to bound i + 1. The row of an empty
+    segment is zero.
     """
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
@@ -223,8 +220,7 @@ def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*fr
     """Return the rows of weights resampled to ``length`` positions: interpolated linearly if ``length`` is larger than before,
     averaged if it is smaller.
 
-    The weights are then multiplied by the old length over the new, so each row keeps its sum. A slowly varying sequence is
-    therefore mapped to the same values as before.
+    Each row keeps its sum, so a slowly varying sequence is mapped to the same values as before.
     """
     before, flat = rows.shape[-1], rows.reshape(-1, 1, rows.shape[-1])
     if length >= before:
@@ -240,8 +236,8 @@ Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
 
 
 def with_identity(built: Mapped) -> Mapped:
-    """Set the first map of a mechanism (which projects along the length) to the identity matrix, and return the mechanism. The
-    map must project n keys to n results. Linformer then equals softmax attention.
+    """Set the first map of a mechanism to the identity matrix, and return the mechanism. The map must compress n keys to n. It
+    then changes nothing, so Linformer equals softmax attention.
     """
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
     return built

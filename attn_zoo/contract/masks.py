@@ -70,13 +70,13 @@ def allowed_pairs(
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
     """Return weighted sums divided by the sums of their weights. Return zeros if all weights are zero.
 
-    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of the
-    smallest normal number. Its square, by which the gradient divides, is then not zero, and the gradient stays finite. A sum of
-    weights comes near this limit only in causal attention with inputs far from unit scale. The largest feature of the query is then
-    at an index at which no past key has its largest feature.
+    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of
+    the smallest normal number, so the gradient, which divides by its square, stays finite.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]
+    # A sum of weights comes near the limit only in causal attention with inputs far from unit scale: if the largest feature of
+    # the query is at an index at which no past key has its largest feature.
     return sums / weights.clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)
 
 

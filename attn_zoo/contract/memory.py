@@ -39,8 +39,8 @@ class MemoryState:
 
 
 class MemoryAttention(Attention[OptionsT]):
-    """Mechanism that reads tokens into a ``MemoryState``. It computes in float32 or more and outside autocast, because long sums
-    need this precision.
+    """Mechanism that reads tokens into a ``MemoryState``. It computes in float32 or float64, also under autocast, because long
+    sums need this precision.
 
     Subclasses implement ``read``. If S is not head_dim × head_dim, they also implement ``state_shape``.
     """
@@ -51,8 +51,8 @@ class MemoryAttention(Attention[OptionsT]):
     """
 
     def finish(self, out: Queries) -> Queries:
-        """Return the final outputs: apply the last operation of the mechanism to ``out``. This operation treats each position
-        separately. By default, nothing is changed.
+        """Apply the last operation of the mechanism to ``out``, and return the final outputs. The operation must treat each
+        position separately. By default, ``out`` is returned unchanged.
         """
         return out
 

@@ -74,10 +74,8 @@ def bounded(default: Any, bound: Bound = COUNT) -> Any:
 
 
 def check_bounds(owner: str, options: Any) -> None:
-    """Raise an error if any option in ``options`` breaks its bound.
-
-    Raises:
-        ValueError: the message names the mechanism, the option, the rule and the value, and gives the bound's advice if it has any.
+    """Raise a ValueError if any option in ``options`` breaks its bound. ``owner`` is the name of the mechanism, for the
+    message.
     """
     for option in fields(options):
         bound, value = option.metadata.get(BOUND), getattr(options, option.name)
@@ -139,14 +137,14 @@ def share_of_length(parts: int, *, most: int, least: int = 1, bound: Bound = COU
 
 
 def window_by_length() -> Any:
-    """Return a dataclass field for the width of a window, which must be odd. By default the window reaches n / 8 keys to each side,
-    and at most 256, where n is the number of keys.
+    """Return a dataclass field for the width of a window, which must be odd. By default, the window reaches n / 8 keys to each
+    side, but at most 256. n is the number of keys.
     """
     return by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
-    """Return the ``LengthRule`` of each option whose default depends on the length. Keys are the names of the options."""
+    """Return the ``LengthRule`` of each option whose default depends on the length, by name of the option."""
     return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 

@@ -13,8 +13,8 @@ from attn_zoo.contract.untraced import untraced
 
 
 class RedrawnAttention(Attention[OptionsT]):
-    """Mechanism with a random buffer, whose name the class attribute ``drawn`` gives. In training, the buffer is drawn again at the
-    first call and then after every ``options.redraw`` calls; 0 means never.
+    """Mechanism with a random buffer. The class attribute ``drawn`` is the name of the buffer. In training, the buffer is drawn
+    again at the first call and then after every ``options.redraw`` calls; 0 means never.
 
     The buffer ``training_calls`` counts the training calls. A state dict without this buffer can be loaded, too; the count then
     starts at 0.
@@ -45,9 +45,7 @@ class RedrawnAttention(Attention[OptionsT]):
             before.copy_(drawn)
 
     def redraw_in_training(self) -> None:
-        """Count a training call. At the first call, and then after every ``options.redraw`` calls, replace the random buffer by a
-        new draw.
-        """
+        """Count a training call, and replace the random buffer by a new draw if one is due."""
         if self.training and self.options.redraw:
             self._count_and_redraw()
 

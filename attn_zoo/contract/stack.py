@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 
 
 class StackedAttention(Attention[OptionsT]):
-    """Mechanism whose options can differ from layer to layer, or which can use the maps of the first layer in all layers. Maps are
+    """Mechanism whose options can differ from layer to layer, or whose layers can all use the maps of the first layer. Maps are
     modules that compress keys and values along the length, such as E and F of Linformer.
 
     ``join`` tells a mechanism the number of its layer. Subclasses implement ``make_maps``. They also implement ``by_layer`` and
@@ -46,8 +46,8 @@ class StackedAttention(Attention[OptionsT]):
 
     @property
     def owner(self) -> StackedAttention:
-        """Layer that holds the maps that this layer uses to compress keys and values: the first layer of the stack if maps are
-        shared, else this layer itself.
+        """Layer whose maps this layer uses to compress keys and values: the first layer of the stack if maps are shared, else
+        this layer itself.
         """
         return self._owner[0] if self._owner else self
 
@@ -55,9 +55,8 @@ class StackedAttention(Attention[OptionsT]):
         """Raise an error if this layer cannot be called yet.
 
         Raises:
-            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. It is also raised
-                if another layer resized the maps that layers share, and this layer was not resized. The message names the function
-                to call.
+            UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. It is also
+                raised if another layer resized the maps that layers share, and this layer was not resized.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
@@ -71,8 +70,7 @@ class StackedAttention(Attention[OptionsT]):
             )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Raise an error if the layers of a stack cannot share maps (which compress keys and values along the length), or if the
-        options do not give one value for each layer.
+        """Raise an error if this layer cannot be joined with the other layers of ``stack``.
 
         Raises:
             ValueError: the options have values for another number of layers.
@@ -95,8 +93,8 @@ class StackedAttention(Attention[OptionsT]):
             )
         if self._owner and (self is stack[0] or self.owner is not stack[0]):
             raise UnsupportedError(
-                f"{name}: a layer was already joined with other layers. Call join_layers once for each stack, or build the "
-                "model anew"
+                f"{name}: a layer must belong to one stack, but this one was already joined with other layers. Call "
+                "join_layers once for each stack, or build the model anew"
             )
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:

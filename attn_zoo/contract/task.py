@@ -81,7 +81,7 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Inputs, labels and length of a task, for which a model is built.
+    """Inputs, labels and length of a task. A model is built for them.
 
     ``length`` counts tokens, frames or patches. It does not count the class token that a model puts before them.
 
@@ -150,12 +150,12 @@ class Batch(NamedTuple):
 
 
 def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch length"]:
-    """Return a mask that is True for labels that are scored. Labels that are ``UNASKED`` or NaN are not scored."""
+    """Return a mask that is True for all labels that are scored: those that are neither ``UNASKED`` nor NaN."""
     return ~labels.isnan().any(dim=-1) if labels.is_floating_point() else labels != UNASKED
 
 
 class Examples(ABC):
-    """Collection of examples of one split, from which whole batches are read by index.
+    """Examples of one split, which are read in batches by index.
 
     The order does not depend on the labels, so the first examples are a fair sample.
     """
@@ -188,11 +188,11 @@ class Level:
     budget: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     differs: str = ""
-    """Differences from the published set-up, beside those in the docstring of the task."""
+    """Differences from the published set-up, in addition to those in the docstring of the task."""
     ceiling: float = 1.0
-    """Highest validation score that softmax reaches with this preset. Runs that train until a criterion is met end at 99 % of it.
-    It is 1, or a measured value if the task or network does not allow 1. It has no effect for a metric that is not a percentage,
-    such as perplexity.
+    """Highest validation score that softmax reaches with this preset: 1, or a measured value if the task or network does not
+    allow 1. A run that trains until a criterion is met ends at 99 % of this score, unless the metric is not a percentage, such
+    as perplexity.
     """
 
 
@@ -213,8 +213,8 @@ class TaskCard:
     levels: Mapping[str, Level] = field(default_factory=dict)
     """Presets by name, the default first. Fields that a preset leaves out have their defaults."""
     locations: tuple[str, ...] = ()
-    """Names of options that say where the data lie on disk. They do not change the data, so they are not part of the identity of a
-    result.
+    """Names of options that say where the data lie on disk. They do not change the data, so the id of a run does not depend on
+    them.
     """
     metric: str = "accuracy"
     """Metric of the score. ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1 of two)
@@ -325,8 +325,8 @@ class Task(ABC):
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
         """Return the subsets of a split that are scored separately, such as examples of one depth. By default there are none.
 
-        Keys are headings of a table. Values are masks that are True for the examples in the subset. If labels are by position, a
-        mask may instead be True for the scored positions in the subset.
+        Keys are headings for tables. Values are masks that are True for the examples in the subset. If labels are by position,
+        a mask may instead be True for the scored positions in the subset.
         """
         return {}
 

@@ -13,16 +13,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Return ``function`` marked with ``torch.compiler.disable``, so that torch.compile does not trace it. The compiler is imported
-    only when it is used, because the import takes two seconds.
+    """Return ``function`` marked with ``torch.compiler.disable``, so that torch.compile does not trace it.
 
-    Use it for two kinds of functions. Some loop over tiles of a long sequence; tracing would unroll the loop, which takes minutes.
-    Others do something that a graph cannot hold, such as counting calls in Python.
+    Use it for a loop over the tiles of a long sequence, because tracing would unroll the loop, which takes minutes. Use it also
+    for code that a graph cannot hold, such as counting calls in Python.
     """
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
+        if "torch._dynamo" not in sys.modules:  # imported only when it is used, because the import takes two seconds
             return function(*args, **kwargs)
         disabled = getattr(function, "disabled", None)
         if disabled is None:

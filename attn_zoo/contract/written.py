@@ -1,12 +1,12 @@
-"""Buffers that training calls write. They stay correct when gradient checkpointing repeats a call in the backward pass.
+"""Buffers that training calls write, and which stay correct when gradient checkpointing repeats a call in the backward pass.
 
-Each call draws a number from torch's random generator of the CPU. A repeated call draws the same number, because checkpointing
-restores the generator before it repeats a call. So the number identifies the first call. For the repetition, the module gets the
-buffers that it had before the first call. Afterwards it gets its present buffers back.
+Each call draws a number from torch's random generator of the CPU. Checkpointing restores the generator before it repeats a
+call, so the repetition draws the same number as the first call. This number identifies the first call. During the repetition,
+the module has the buffers that it had before the first call. Afterwards it gets its present buffers back.
 
-Two cases are unsupported and raise an error. The caller must not reset the generator between two calls that one backward pass
-repeats, because both calls would draw the same number. The first call on an input must not happen within a backward pass, because
-it would count as a repetition.
+Two cases raise ``UnsupportedError``. In the first, the generator is reset between two calls that one backward pass repeats, so
+both calls draw the same number. In the second, the first call on an input is made within a backward pass, where it counts as a
+repetition.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ KEPT_CALLS = 64
 
 @dataclass
 class EarlierState:
-    """Buffers of a module before a training call. Each call draws a random number, by which a repetition of the call is
-    recognised. The state also records whether the call was repeated, and whether an earlier call drew the same number with other
-    buffers.
+    """Buffers of a module before a training call, and whether the call was repeated. ``doubtful`` is True if an earlier call
+    with other buffers drew the same random number, so a repetition could belong to either call.
     """
 
     buffers: dict[str, Tensor]
@@ -39,9 +38,9 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Set ``doubtful`` when this state replaces ``before``, the state of an earlier call that drew the same random number.
-        ``doubtful`` becomes True if a repetition could belong to either call and the buffers of the two calls differ. If the
-        earlier call was repeated already, its backward pass is over, so ``doubtful`` becomes False.
+        """Set ``doubtful``, given the state of an earlier call that drew the same random number. If the earlier call was
+        repeated, its backward pass is over, so ``doubtful`` becomes False. Otherwise it becomes True if the buffers of the two
+        calls differ, or if ``before`` is doubtful.
         """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)

@@ -1,5 +1,5 @@
-"""Products E X, which project tokens X along the length. They use Triton kernels, CPU tiles (for ``tiled`` and ``sdpa``) or
-PyTorch.
+"""Matrix products E X, which compress tokens X along the length. They are computed by Triton kernels, in CPU tiles (for
+``tiled`` and ``sdpa``) or by PyTorch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 def project_heads(
     implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Return E X for every head, where E compresses tokens X along the length. ``matrix`` holds one E for all heads, or one per
-    head; ``tokens`` holds X.
+    """Return E X for every head. E compresses the tokens X along the length; ``matrix`` holds one E for all heads, or one per
+    head.
     """
     if _tiled(implementation, tokens):
         return cpu.project_heads(matrix, tokens)
@@ -36,8 +36,8 @@ def project_heads(
 def compress(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> Pair:
-    """Return E X and F X, where E and F compress tokens X along the length, for keys and for values. ``weight`` holds E and F.
-    ``tokens`` holds X, not yet split into heads.
+    """Return E X for keys and F X for values. ``weight`` holds E and F, which compress the tokens X along the length. X is not
+    yet split into heads.
     """
     stacked = _stacked(weight, tokens)
     if _tiled(implementation, tokens):
@@ -52,9 +52,7 @@ def compress(
 def compress_and_weigh(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> tuple[Pair, Pair]:
-    """Return two pairs: (E X, F X) as ``compress`` does, and (E m, F m). E and F compress along the length, and the column m is 1
-    at real tokens and 0 at padding.
-    """
+    """Return two pairs: (E X, F X) as ``compress`` does, and (E m, F m). The column m is 1 at real tokens and 0 at padding."""
     if not _tiled(implementation, tokens):
         masses = cpu.masses_of(_stacked(weight, tokens), valid)
         return compress(implementation, weight, tokens, valid), _split(masses[..., None], weight)

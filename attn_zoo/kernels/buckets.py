@@ -1,4 +1,4 @@
-"""Tables that sort positions by hash bucket into chunks, for plain PyTorch and for tiles."""
+"""Tables of positions that are sorted by hash bucket and divided into chunks, for plain PyTorch and for tiles."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
-    """Positions of each hash round (one hash of all positions), sorted by bucket and divided into chunks of slots. A slot holds one
-    position, or is empty. All positions of a chunk are in the same bucket.
+    """Positions sorted by bucket and divided into chunks of slots, for each hash round (one hash of all positions). A slot
+    holds one position, or is empty.
 
-    The rank of a position in its bucket counts only earlier valid positions. So the chunk of a position does not depend on later
-    positions, and padding is left out. Each bucket starts a new chunk.
+    Each bucket starts a new chunk, so all positions of a chunk are in one bucket. Later positions and padding do not change the
+    place of a position among the chunks of its bucket.
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
@@ -25,8 +25,8 @@ class Layout(NamedTuple):
     slot: Int[Tensor, "rounds batch heads n"]
     """Slot of each position. For padding it is the number of slots."""
     before: Int[Tensor, "rounds batch heads chunks"]
-    """For each chunk, the number of the chunk before it in the same bucket, or -1. If the layout wraps, the last chunk of a bucket
-    precedes its first.
+    """For each chunk, the number of the previous chunk of the same bucket, or -1. With ``wraps`` (see ``make``), the last chunk
+    of a bucket counts as the previous chunk of its first, unless the bucket has only one chunk.
     """
 
     @classmethod
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
         Args:
             buckets: number of buckets.
             chunk: number of slots in a chunk.
-            wraps: if True, the last chunk of a bucket counts as the chunk before its first.
+            wraps: if True, the first chunk of a bucket has the last chunk of this bucket as its previous chunk.
         """
         n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
         if valid is not None:
@@ -53,15 +53,13 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Return two numbers for each position: its chunk, and the chunk before its chunk. -1 means that there is no chunk
-        before.
-        """
+        """Return the numbers of two chunks for each position: its own chunk, and the chunk before (-1 if there is none)."""
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Return the positions of the queries of each chunk, and those of its keys. The keys of a chunk are those of the chunk
-        before it, followed by its own. n (the length) marks an empty slot.
+        """Return the positions of the queries and of the keys of each chunk. The keys are the positions of the chunk before,
+        followed by those of the chunk itself. n (the length) marks an empty slot.
         """
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))
@@ -70,7 +68,5 @@ class Layout(NamedTuple):
 
 
 def most_chunks(n: int, buckets: int, chunk: int) -> int:
-    """Return a number of chunks that is enough for any distribution of n positions over buckets. Each bucket wastes less than one
-    chunk.
-    """
+    """Return a number of chunks that is enough for n positions, however they are distributed over the buckets."""
     return (n + min(buckets, n) * (chunk - 1)) // chunk

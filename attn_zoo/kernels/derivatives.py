@@ -1,9 +1,5 @@
-"""Base class and errors for kernels that have first derivatives only. Other derivatives raise an error that advises
+"""Base class and errors for kernels that have first derivatives only. The error for any other derivative advises
 ``implementation="eager"``.
-
-PyTorch's own ``once_differentiable`` is not enough. It raises an error only if the gradient of the output requires a gradient. Even
-then, ``torch.autograd.grad(y, inputs)`` does not reach the error, because it differentiates only the nodes that lead to ``inputs``.
-The second derivative is then silently wrong: it lacks the contribution of the kernel.
 """
 
 from __future__ import annotations
@@ -25,8 +21,8 @@ Backward = Callable[..., Any]
 
 NO_TRANSFORMS: frozenset[TransformType] = frozenset()
 GRADIENTS = frozenset({TransformType.Grad})
-"""Transforms of ``torch.func`` that work with an autograd function that has ``setup_context``: grad, vjp, and those built from
-them.
+"""Transforms of ``torch.func`` that an autograd function supports if it has ``setup_context``: grad, vjp, and others built from
+these two.
 """
 GRADIENTS_AND_BATCHES = GRADIENTS | {TransformType.Vmap}
 _TRANSFORMS = {
@@ -38,11 +34,14 @@ _TRANSFORMS = {
 """Part of the error message for each transform that a kernel does not support."""
 
 
+# PyTorch's once_differentiable raises an error only if the gradient of the output requires a gradient. Even then,
+# torch.autograd.grad(y, inputs) does not reach the error, because it differentiates only the nodes that lead to the inputs.
+# The second derivative is then silently wrong: it lacks the contribution of the kernel.
 class OnceDifferentiable(Function):
     """Base class of autograd functions whose backward pass is written by hand and has no derivative. Call ``run``, not ``apply``.
 
-    ``save_for_backward`` must get every input that has a gradient, and not a view of it. The error for a second derivative is
-    attached to the saved tensors.
+    A subclass must give every input that has a gradient, and not a view of it, to ``save_for_backward``. The error for a second
+    derivative is attached to the saved tensors.
     """
 
     def __init_subclass__(cls) -> None:
@@ -54,8 +53,8 @@ class OnceDifferentiable(Function):
         """Return the outputs of the autograd function for these inputs.
 
         Raises:
-            UnsupportedError: forward mode or torch.func.vmap is requested, or ``torch.func`` transforms a function without
-                ``setup_context``.
+            UnsupportedError: the call is differentiated in forward mode or transformed by torch.func.vmap, or a subclass
+                without ``setup_context`` is transformed by any function of ``torch.func``.
         """
         if not torch.compiler.is_compiling():  # which cannot trace the comparison
             refuse_transforms(*inputs, allow=NO_TRANSFORMS if cls.setup_context is Function.setup_context else GRADIENTS)
@@ -63,11 +62,10 @@ class OnceDifferentiable(Function):
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Return the function ``backward``, changed so that second derivatives raise an error.
+    """Return the function ``backward``, changed so that it raises ``UnsupportedError`` in two cases.
 
-    Gradients are computed without a graph. With ``create_graph=True``, a graph node is then added between the gradients and the
-    tensors on which they depend. This node raises ``UnsupportedError`` when it is differentiated. Gradients of several outputs at
-    once (``is_grads_batched``, ``vectorize``) raise an error, because kernels write into new tensors, which PyTorch cannot batch.
+    The first case is a second derivative: with ``create_graph=True``, the error is raised when the gradients are
+    differentiated. The second case is a batch of gradients for several outputs (``is_grads_batched``, ``vectorize``).
     """
 
     @wraps(backward)
@@ -75,7 +73,7 @@ def once_differentiable(backward: Backward) -> Backward:
         if torch.compiler.is_compiling():
             with torch.no_grad():
                 return backward(ctx, *gradients)
-        refuse_batches(*gradients)
+        refuse_batches(*gradients)  # kernels write into new tensors, which PyTorch cannot batch
         read = _Read(ctx)
         device = next(g.device for g in gradients if g is not None)
         with torch.no_grad(), without_autocast(device):
@@ -98,7 +96,7 @@ class _Read:
 
 
 class _Refusal(Function):
-    """Identity of ``found`` that is attached to the tensors it depends on. It raises an error when it is differentiated."""
+    """Identity function of the gradients ``found``. It raises an error when it is differentiated."""
 
     generate_vmap_rule = True
 
@@ -116,8 +114,8 @@ class _Refusal(Function):
 
 
 def name_refusal(out: Tensor) -> Tensor:
-    """Return ``out`` with a clearer error for second derivatives, which states a remedy. It replaces PyTorch's own error, such as
-    the error of fused attention.
+    """Return ``out``, changed so that second derivatives that PyTorch does not support raise an error with a remedy. PyTorch's
+    own error, such as that of fused attention, does not state one.
     """
     if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)
@@ -142,8 +140,8 @@ def _is_refused(gradient: Tensor) -> bool:
 
 
 def refuse_graph_of_gradients(out: Tensor) -> Tensor:
-    """Return ``out``, the output of a kernel of another package, with an error for ``create_graph=True``. The gradients of such
-    kernels may have no graph or a wrong one.
+    """Return ``out``, the output of another package's kernel, changed so that gradients with ``create_graph=True`` raise
+    ``UnsupportedError``. The graph of these gradients may be missing or wrong.
     """
     if not torch.compiler.is_compiling() and out.requires_grad:
         out.register_hook(_refuse_graph)
@@ -156,10 +154,8 @@ def _refuse_graph(_: Tensor) -> None:
 
 
 def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFORMS) -> None:
-    """Raise an error if a tensor has a tangent, or if a transform of ``torch.func`` that is not in ``allow`` is active.
-
-    Raises:
-        UnsupportedError: forward-mode differentiation or a transform reached this kernel.
+    """Raise an UnsupportedError if an input is differentiated in forward mode, or if a transform of ``torch.func`` that is not
+    in ``allow`` is active.
     """
     if torch.compiler.is_compiling():
         return
@@ -173,10 +169,8 @@ def refuse_transforms(*inputs: Any, allow: frozenset[TransformType] = NO_TRANSFO
 
 
 def refuse_batches(*gradients: Tensor | None) -> None:
-    """Raise an error if a backward pass is called with several gradients of the outputs at once.
-
-    Raises:
-        UnsupportedError: ``torch.func.vmap``, or the vmap of torch.autograd, reached this kernel's backward pass.
+    """Raise an UnsupportedError if a backward pass gets a batch of gradients (of ``torch.func.vmap`` or of torch.autograd), one
+    for each of several outputs.
     """
     several = TransformType.Vmap in {level.key() for level in _functorch.get_interpreter_stack() or ()}
     if several or any(g is not None and _functorch.is_legacy_batchedtensor(g) for g in gradients):

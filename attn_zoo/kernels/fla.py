@@ -16,12 +16,14 @@ from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_trans
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 DTYPE = torch.bfloat16
-"""Dtype in which the kernels multiply, ``contract.FLA_DTYPE``."""
+"""Dtype in which the kernels multiply; equal to ``contract.FLA_DTYPE``."""
 LOWEST_GATE = -87.0
-"""Lowest log gate. exp(-87) is about the smallest float32; in sums with a lower gate, rounding would lose the other gates."""
+"""Lower bound of log gates. exp(-87) is about the smallest float32 number. A sum of log gates with a much lower one would lose
+the others by rounding.
+"""
 
 STEP = 16
-"""Heads are padded to a multiple of this number of channels, as matrix units need. The kernels do not support some other widths."""
+"""The channels of a head are padded to a multiple of this number, because the kernels do not support all widths."""
 
 
 def answers(
@@ -36,7 +38,8 @@ def answers(
 
     Args:
         operator: name of the operator in flash-linear-attention.
-        *gates: log gates, or the strengths β with which tokens are written to the memory. Their dtype does not change.
+        *gates: log gates, or the strengths β with which tokens are written to the memory. They keep their dtype; the other
+            inputs are converted to ``DTYPE``.
         **settings: keyword arguments of the kernel.
 
     Raises:
@@ -52,11 +55,11 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, multiplied by an unknown positive factor for each i. The features φ are
-    given by their logarithms.
+    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, multiplied by a positive factor that differs between positions i and
+    is not returned. ``log_query`` and ``log_key`` hold log φ.
 
-    The sums are computed as gated linear attention. They are relative to the highest feature of the keys so far. When this
-    maximum rises, the gate scales the sums down.
+    Gated linear attention computes the sums, divided by the largest feature of the keys so far. When a larger feature comes,
+    the gate scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
@@ -68,9 +71,8 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Return the function of flash-linear-attention that computes an operator in chunks, for tensors (batch, n, heads, width). The
-    package is imported here, because the import needs Triton and takes seconds.
-    """
+    """Return the function of flash-linear-attention that computes an operator in chunks, for tensors (batch, n, heads, width)."""
+    # Imported here, because the import needs Triton and takes seconds.
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found
 

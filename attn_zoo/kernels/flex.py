@@ -1,4 +1,6 @@
-"""PyTorch's FlexAttention over fixed pairs of positions, for the ``flex`` implementations. Tables of blocks are cached by shape."""
+"""PyTorch's FlexAttention for the ``flex`` implementations. The visible pairs of positions do not depend on the input, so
+tables of blocks are cached.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,9 @@ def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, head
     """Return the tables of blocks at length ``n``. They are built once for each length, device and ``fixed_by``.
 
     Args:
-        fixed_by: cache key. Equal keys must mean that the same pairs of query and key are visible. Tensors in the key are
-            compared by identity.
-        pairs: function without arguments that returns the mask function. The mask function returns True if a query sees a key.
+        fixed_by: part of the cache key. Equal values must mean that the same pairs are visible. Tensors in it are compared by
+            identity.
+        pairs: function without arguments that returns the mask function.
         heads: number of heads; 1 if the same pairs are visible in all heads.
     """
     from torch._guards import detect_fake_mode
@@ -90,15 +92,13 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two masks of blocks: those with a visible pair, and those whose pairs are all visible. Both have shape (1, heads, n /
-    128, n / 128).
-
-    Pairs are evaluated a few rows of blocks at a time; PyTorch's ``create_block_mask`` holds all n × n pairs.
+    """Return two masks of blocks. The first is True if any pair in the block is visible, the second if all pairs are. Both have
+    shape (1, heads, n / 128, n / 128), rounded up.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
     rows = BLOCK * max(1, PAIRS_AT_ONCE // (heads * len(keys)) // BLOCK)
-    some, whole = [], []
+    some, whole = [], []  # a few rows of blocks at a time; PyTorch's create_block_mask holds all n × n pairs
     for queries in keys.split(rows):
         inside = (queries[:, None] < n) & (keys < n)
         allowed = mask_mod(every, queries[:, None].clamp(max=n - 1), keys.clamp(max=n - 1)) & inside
@@ -118,7 +118,7 @@ def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor
 
 @lru_cache(maxsize=1)
 def compiled_flex() -> Any:
-    """Return FlexAttention compiled, because it skips blocks only when compiled."""
+    """Return the compiled FlexAttention, because it skips blocks only when it is compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

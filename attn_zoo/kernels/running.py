@@ -16,7 +16,7 @@ Sums = Float[Tensor, "batch heads chunks m d"]
 
 def sums_before(summed: Sums, kept: Float[Tensor, "batch heads chunks 1 1"]) -> Sums:
     """Return the state s꜀ before each chunk c, given the sum x꜀ over each chunk (``summed``) and the factor a꜀ by which chunk c
-    multiplies the state (``kept``). No gradient reaches the factor.
+    multiplies the state (``kept``). ``kept`` must not require a gradient.
     """
     # Compiled as one operator, because a graph with the loop would hold for one number of chunks.
     return _operator(summed, kept) if torch.compiler.is_compiling() else _loop(summed, kept)

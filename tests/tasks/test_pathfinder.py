@@ -367,7 +367,9 @@ def test_missing_files_are_named(released, tmp_path):
         MissingDataError, match=r"no folder curv_baseline, which must hold the images whose target path has 6 dashes.*contour=14"
     ):
         lra(level, contour=6).examples("train")
-    with pytest.raises(MissingDataError, match=r"LRA Pathfinder-64: no data found below .*put there lra_release/pathfinder64"):
+    with pytest.raises(
+        MissingDataError, match=r"LRA Pathfinder-64: no data found below .*this folder must contain lra_release/pathfinder64"
+    ):
         lra(level, side=64).examples("train")
 
 

@@ -148,7 +148,7 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
         (["classify=copying"], "classify= must name tasks of labelled texts"),
         (["classify=sst2,sst2"], "must name each task once"),
         (["classify=sst2[lenght=3]"], "length"),
-        (["classify=sst2[root=nowhere]"], "put there"),
+        (["classify=sst2[root=nowhere]"], "this folder must contain"),
         (["classify=sst2", "classify_steps=0"], "classify_steps must be at least 1"),
         (["classify=sst2", "classify_rate=0"], "classify_rate must be a positive number"),
         (["classify=sst2", "short=0", "attention=fnet"], "leave out pairs= and classify="),

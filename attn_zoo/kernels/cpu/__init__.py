@@ -1,1 +1,1 @@
-"""Attention in tiles for CPUs. Temporary tensors stay in the caches, and the backward pass computes weights again."""
+"""Attention in tiles for CPUs. Temporary tensors stay in the caches, and the backward pass recomputes weights."""

@@ -1,7 +1,8 @@
-"""Chunked recurrences in blocks of rows. A block holds whole chunks, and its temporary tensors stay in the caches of the processor.
+"""Recurrences that are computed chunk by chunk. Attention weights are computed within a chunk; earlier positions enter as a
+state.
 
-Within a chunk, weights are computed directly, and earlier positions enter as a state. The backward pass computes blocks again, so
-only the states between blocks are saved.
+Several chunks form a block, whose temporary tensors fit the caches of the processor. The backward pass recomputes each block,
+so only the states between blocks are saved.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from attn_zoo.kernels.cpu._tiling import like_tokens
 from attn_zoo.kernels.derivatives import OnceDifferentiable
 from attn_zoo.precision import without_autocast
 
+# On a CPU with head_dim 64, chunks of 128 positions take a tenth more time, and chunks of 32 save no time.
 CHUNK = 64
-"""Number of positions in a chunk. On a CPU with head_dim 64, twice as many positions take a tenth more time, and half as many save
-no time.
-"""
+"""Number of positions in a chunk."""
 
+# With half or twice as many bytes, the computation takes the same time; with eight times as many, it takes longer.
 BLOCK_BYTES = 2**19
-"""Bytes of one tensor of a block. About a dozen such tensors exist at a time. Half or twice as many bytes take the same time, and
-eight times as many take longer.
-"""
+"""Bytes of one tensor of a block. About a dozen such tensors exist at a time."""
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Return the positions per chunk, at most ``most`` (``CHUNK`` by default), and the length rounded up to whole chunks."""
+    """Return the number of positions per chunk, which is at most ``most`` (by default ``CHUNK``), and the length rounded up to
+    whole chunks.
+    """
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Return slices of rows, one per block. A row takes ``bytes_each`` bytes. All blocks but the last hold whole chunks.
+    """Return a slice of rows for each block. A row takes ``bytes_each`` bytes. All blocks but the last hold whole chunks.
 
-    A remainder shorter than a chunk joins the block before it, so all chunks have one size.
+    If the last block would be shorter than a chunk, its rows belong to the block before instead.
     """
     if torch.compiler.is_compiling():  # the compiler tiles, and a list of blocks would hold for one length
         return [slice(0, length)]
@@ -52,12 +53,12 @@ def spans(length: int, bytes_each: int) -> list[slice]:
 
 
 def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
-    """Return the bytes of one position over all examples and heads."""
+    """Return how many bytes one position takes in all examples and heads together."""
     return x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
 
 
 def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h chunks chunk w"]:
-    """Return the rows split into chunks. The last one is filled up with zeros."""
+    """Return the rows split into chunks. The last chunk is filled up with zeros."""
     missing = -x.shape[2] % chunk
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
 
@@ -65,10 +66,11 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
 def in_blocks(
     compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block. Return the outputs of all blocks and the
-    last state. Only the states between blocks are saved.
+    """Call ``compute(rows of the tensors, state) -> (outputs, new state)`` for one block of rows after another. Return the
+    outputs of all blocks and the last state.
 
-    The backward pass computes each block again. Floating-point tensors get a gradient.
+    The backward pass recomputes each block, so only the inputs and the states between blocks are saved. The state and
+    floating-point tensors get a gradient.
     """
     out, after = _InBlocks.run(compute, state, *tensors)
     return out, after

@@ -11,18 +11,15 @@ TILE = 2**18
 
 
 def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... n"], Float[Tensor, "... 1"]]:
-    """Return the softmax weights and the log-sum-exp over the last axis of finite scores.
-
-    The log-sum-exp is the largest score minus the logarithm of the largest weight. This is twice as fast as another sum of
-    exponentials, and many times faster if scores are so low that their exponentials vanish.
-    """
+    """Return the softmax weights and the log-sum-exp over the last axis of finite scores."""
     weights = scores.softmax(dim=-1)
+    # Twice as fast as another sum of exponentials, and many times faster if scores are so low that their exponentials vanish.
     return weights, scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log_()
 
 
 def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
-    """Apply dropout to the weights in place, and return them. The dropout mask is appended to ``masks``. It is 0 for dropped
-    weights, and 1 / (1 - dropout) for others.
+    """Apply dropout to the weights in place, and return them. If ``dropout`` is not 0, the mask is appended to ``masks``: 0 for
+    dropped weights, and 1 / (1 - dropout) for others.
     """
     if dropout:
         masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
@@ -31,7 +28,7 @@ def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor])
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:
-    """Return the softmax over the scores that are not hidden, computed in place if possible. A row without such scores
+    """Return the softmax over the scores that are not hidden, computed in place if possible. A row whose scores are all hidden
     gets zeros.
     """
     if hidden.numel() < scores.numel():  # several times faster than masked_fill, if the mask serves many rows
@@ -43,8 +40,8 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """Return the gradient of the scores, computed in place. ``grad_weights`` is the gradient of the weights after dropout, and
-    ``kept`` is the dropout mask.
+    """Return the gradient of the scores. It overwrites ``grad_weights``, the gradient of the weights after dropout. ``kept`` is
+    the dropout mask.
     """
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

@@ -1,4 +1,4 @@
-"""Tiling: temporary tensors must still be in the cache of the processor when the next step reads them."""
+"""Sizes of tiles. The temporary tensors of a tile must still be in the processor's cache when the next step reads them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHEAP_BYTES = 16 * 2**20
-"""Half of glibc's largest mmap threshold, which is 32 MiB. Each allocation above the threshold causes new page faults, which cost
-several times the arithmetic on this memory. The other half is left to other temporary tensors.
+"""Bytes that temporary tensors may take without page faults, which cost several times the arithmetic on this memory. This is
+half of glibc's largest mmap threshold; each allocation above the threshold causes page faults.
 """
 
 BLOCK = CHEAP_BYTES // 4 // 4
-"""Number of float32 scores in a block of rows. About four temporaries of that size are alive at a time."""
+"""Number of float32 scores in a block of rows. About four temporary tensors of that size exist at a time."""
 
+# At 4,096 tokens, attention within buckets took a fifth longer with a quarter of these bytes (more calls), and up to a tenth longer
+# with four times as many (cache misses). Random features took equally long with all three sizes.
 CACHE_BYTES = 2**20
-"""Bytes of the largest temporary of a step on a CPU. At 4,096 tokens, attention within buckets took a fifth longer with a quarter
-of these bytes (more calls), and up to a tenth longer with four times as many (cache misses). Random features took equally long with
-all three sizes.
-"""
+"""Bytes of the largest temporary tensor of a step on a CPU."""
 
 DEVICE_BYTES = 2**26
-"""Bytes of the largest temporary of a step on other devices, where each step costs the launch of a kernel."""
+"""Bytes of the largest temporary tensor of a step on other devices. It is larger than on a CPU, because each step launches a
+kernel.
+"""
 
 
 def step_bytes(device: torch.device) -> int:
@@ -32,10 +33,10 @@ def step_bytes(device: torch.device) -> int:
 
 
 def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """Return slices of examples and heads, one per step. A sequence is one head of one example; its temporary tensors take
-    ``bytes_each`` bytes.
+    """Return a slice of examples and a slice of heads for each step. A sequence is one head of one example; its largest
+    temporary tensor takes ``bytes_each`` bytes.
 
-    A step takes some heads of one example, or, if sequences are short, all heads of some examples.
+    A step handles some heads of one example or, if sequences are short, all heads of some examples.
     """
     if torch.compiler.is_compiling():  # the compiler tiles, and a loop would hold for one length
         yield slice(None), slice(None)
@@ -48,7 +49,7 @@ def sequences(batch: int, heads: int, bytes_each: int, device: torch.device) -> 
 
 
 def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
-    """Return slices of rows, one per step. The temporary tensors of a row take ``row_bytes`` bytes."""
+    """Return a slice of rows for each step. The largest temporary tensor takes ``row_bytes`` bytes per row."""
     if torch.compiler.is_compiling():
         return iter([slice(0, length)])
     step = max(1, step_bytes(device) // max(1, row_bytes))
@@ -56,7 +57,7 @@ def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[
 
 
 def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
-    """Return the start and end of each block of queries, and how many keys the block can see."""
+    """Return three numbers for each block of queries: its start, its end, and how many keys its queries can see."""
     rows = max(1, BLOCK // keys)
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
@@ -66,7 +67,9 @@ def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int
 def score_blocks(
     query: Float[Tensor, "s queries d"], key: Float[Tensor, "s keys d"], causal: bool
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Return slices of sequences, queries and keys for each block of ``BLOCK`` scores. A block can hold several short sequences."""
+    """Return a slice of sequences, of queries and of keys for each block of about ``BLOCK`` scores. A block can hold several
+    sequences.
+    """
     if exported() and not causal:
         yield slice(None), slice(0, query.shape[1]), slice(0, key.shape[1])
         return
@@ -77,12 +80,14 @@ def score_blocks(
 
 
 def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
-    """Return an empty tensor of the shape of ``x`` with the memory order (batch, n, heads, d), so that the layer joins its heads
-    without a copy.
+    """Return an empty tensor of the shape of ``x`` with the memory order (batch, n, heads, d), so that the layer can join its
+    heads without a copy.
     """
     return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 def exported() -> bool:
-    """Return True while torch.export traces the run. Tiles must then not depend on sizes, which must stay dynamic."""
+    """Return True while torch.export traces the call. Tiles must then not depend on sizes, because the exported program runs at
+    other sizes, too.
+    """
     return torch.compiler.is_exporting()

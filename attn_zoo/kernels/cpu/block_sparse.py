@@ -1,4 +1,4 @@
-"""Block-sparse attention in tiles. Blocks of keys are gathered, and the backward pass computes weights again."""
+"""Block-sparse attention in tiles. Blocks of keys are gathered, and the backward pass recomputes weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
-"""Two tensors: the numbers of some blocks of queries, and the numbers of the blocks of keys that each of them sees. The numbers in
-a row differ, except that -1 marks each absent block.
+"""Two tensors. The first holds the numbers of some blocks of queries. The second has a row for each of them: the numbers of the
+blocks of keys that it sees, each once. An entry of -1 stands for no block.
 """
 
 
@@ -36,9 +36,8 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to the valid keys of all blocks that its block sees. A table lists
-    some blocks of queries, and for each of them the blocks of keys that it sees. Each block of queries must be in exactly one of
-    the tables.
+    """Return the outputs of softmax attention from each query to the valid keys of all blocks that its block sees. The tables
+    state which blocks of keys each block of queries sees. Each block of queries must be in exactly one table.
     """
     batch, heads, n, _ = query.shape
     valid = real_positions(query, key_valid)
@@ -52,10 +51,8 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to its own block and to the last ``summary`` keys of every block
-    (summaries).
-
-    Summaries are copied into additional blocks at the end, and left out of the blocks from which they come.
+    """Return the outputs of softmax attention from each query to its own block and to the last ``summary`` keys of every block.
+    No key counts twice.
     """
     batch, heads, n, _ = query.shape
     blocks, device = math.ceil(n / block), query.device
@@ -65,6 +62,7 @@ def attend_summaries(
     valid = real_positions(query, key_valid)
     valid = F.pad(valid, (0, blocks * block - n)).unflatten(1, (blocks, block))
     last = block - summary
+    # Summaries are copied into additional blocks at the end, and hidden in the blocks from which they come.
     apart, short = F.pad(valid[..., :last], (0, summary)), F.pad(valid[..., last:].flatten(1), (0, fill))
     valid = torch.cat([apart.flatten(1), short], dim=1)
     positions = torch.cat([positions, F.pad(positions.view(blocks, block)[:, last:].flatten(), (0, fill))])
@@ -96,15 +94,15 @@ def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Te
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:
-    """Return how many blocks are filled by the last ``summary`` positions of all blocks."""
+    """Return how many blocks the last ``summary`` positions of all blocks fill together."""
     return math.ceil(math.ceil(n / block) * summary / block)
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """Return the FLOPs of attention between blocks for one example, forward and backward. The backward pass computes the scores
-    again, and then the gradients of both factors of each product.
+    """Return the FLOPs of attention between blocks for one example: those of the forward pass and those of the backward pass,
+    which also recomputes the scores.
 
-    ``block_pairs`` is the number of pairs of a block of queries and a block of keys.
+    ``block_pairs`` is the number of pairs (block of queries, block of keys that it sees).
     """
     flops = 4 * heads * block * block * head_dim * block_pairs
     return flops, 5 * flops // 2

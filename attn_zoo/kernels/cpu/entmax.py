@@ -19,12 +19,11 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
 
 GROUP = 16
-"""Number of scores in a group. The maxima of the groups alone give the first estimate of the threshold."""
+"""Number of scores in a group. The first estimate of the threshold uses only the largest score of each group."""
 
+# On a convex function, each step divides the product of value and slope by four or more.
 STEPS = 64
-"""Maximum number of Newton steps. No search reaches it, because on a convex function each step divides the product of value and
-slope by four or more.
-"""
+"""Maximum number of Newton steps. No search needs as many."""
 
 
 def temper(alpha: float) -> float:
@@ -33,11 +32,12 @@ def temper(alpha: float) -> float:
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Overwrite scores with the weights of α-entmax. The scores must be multiplied by ``temper(alpha)``. Scores at hidden keys
-    must be -inf.
+    """Overwrite ``tempered`` with the weights of α-entmax. ``tempered`` must hold the scores multiplied by ``temper(alpha)``,
+    and -inf at hidden keys.
 
     Returns:
-        The weights, and for each row the largest score and the threshold relative to it, for ``weights_and_slopes_``.
+        The weights and, for each row, its largest entry ``top`` and the threshold minus ``top``; ``weights_and_slopes_`` needs
+        both.
     """
     top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
     tau = threshold(tempered.sub_(top), alpha)
@@ -45,8 +45,8 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Return the weights p, computed again, and u = p^(2-α), which ``scores_gradient_`` needs. One of these two results
-    overwrites the scores.
+    """Recompute the weights p, and return p and u = p^(2-α), which ``scores_gradient_`` needs. ``top`` and ``tau`` are results
+    of ``normalise_``. ``tempered`` is overwritten.
     """
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
@@ -61,7 +61,9 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """Return the gradient of the scores, given u of ``weights_and_slopes_``. It overwrites the gradient of the weights."""
+    """Return the gradient of the scores. It overwrites the gradient of the weights. ``u`` is a result of
+    ``weights_and_slopes_``.
+    """
     grad_weights = grad_weights.mul_(u)
     # Σ u is at least Σ p, so that the floor changes only sums that are zero.
     mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)

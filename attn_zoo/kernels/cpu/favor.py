@@ -1,8 +1,9 @@
-"""Averages over all keys with the weights φ(q)·φ(k), computed as two softmaxes from the logarithms of the features φ > 0.
+"""Averages over all keys with the weights φ(q)·φ(k), computed from the logarithms ℓ = log φ of positive features by two
+softmaxes.
 
-Let ℓ = log φ, and let zₘ be the log-sum-exp of ℓₘ over the keys. A softmax of ℓₘ over the keys gives an average of v for feature m.
-Σₖ φₘ(k) v is exp(zₘ) times this average. A softmax of ℓₘ(q) + zₘ over the features then averages these averages for query q. So
-nothing under- or overflows at any scale of the inputs, and nothing has to be subtracted first.
+For each feature m, the first softmax is that of ℓₘ(k) over the keys. With its weights, the values have the mean vₘ; zₘ is its
+log-sum-exp. For each query, the second softmax is that of ℓₘ(q) + zₘ over the features. With its weights, the output is the
+mean of the vₘ. No sum under- or overflows, at any scale of the inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
-"""Log weight of a hidden key. It is finite, so examples of padding alone give no NaN. It is negligible beside other log weights."""
+"""Log weight of a hidden key. It is so low that the key has no influence, but finite, so an example of padding alone gives no
+NaN.
+"""
 
 
 @runtime_checkable
@@ -33,7 +36,7 @@ class LogFeatureMap(Protocol):
         """Return the log features ℓ of a projection, in a new tensor."""
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Return the derivative of the log features ℓ by the projection ω·x."""
+        """Return the derivative of the log features ℓ with respect to the projection ω·x."""
 
 
 def average_over_features(
@@ -42,8 +45,7 @@ def average_over_features(
     """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Queries and keys are multiplied by d^-1/4 before their features
     are computed.
 
-    The inputs are saved for the backward pass. For each feature and head, a weighted mean of the values and the log of the sum of
-    the feature over the keys are saved, too.
+    The inputs, vₘ and zₘ (see the module) are saved for the backward pass.
 
     Args:
         log_map: map to log features; None means ℓ = ω·x - |x|²/2, the log features of the softmax kernel.
@@ -64,7 +66,7 @@ class ReluFeatures:
         return projected.relu().mul_(self.features**-0.5).add_(self.floor).log_()
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Return the derivative of the log features by the projection ω·x."""
+        """Return the derivative of the log features with respect to the projection ω·x."""
         return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 

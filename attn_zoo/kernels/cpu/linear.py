@@ -1,8 +1,9 @@
-"""Averages of values with the weights φ(q)·φ(k), over all keys or over the past. They use the sums of φ(k) vᵀ and of φ(k).
+"""Averages of values with the weights φ(q)·φ(k), over all keys or over the past. They are computed from the sums of φ(k) vᵀ and
+of φ(k).
 
-With m features φ per head, the sums have m × d and m numbers. Backward passes are written by hand. They recompute the features,
-the weights within chunks and the sums before chunks, one block of chunks at a time. So only the outputs and the sums before each
-block are saved.
+A head with m features has sums of m × d and m numbers. Averages over the past are computed in chunks, and several chunks form a
+block. The backward pass recomputes the features, weights and sums of one block at a time. So only the inputs, the outputs, one
+number per query and the sums before each block are saved.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """Return the average over the keys up to each query, and over still earlier keys, which are given by their sums.
+    """Return, for each query, the average over the keys up to its position and over the keys before the sequence, which are
+    given as sums.
 
     Args:
-        summed: sum of φ(k) vᵀ over the earlier keys.
-        mass: sum of φ(k) over the earlier keys.
+        summed: sum of φ(k) vᵀ over the keys before the sequence.
+        mass: sum of φ(k) over the keys before the sequence.
 
     Returns:
-        The averages, and both sums after the last key.
+        The averages, and both sums including the keys of the sequence.
     """
     out, summed, mass = _Past.run(features, summed, mass, query, key, value, key_valid)
     return out, summed, mass
@@ -62,13 +64,13 @@ def average_of_past(
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Feature map φ that acts on each element, with its gradient. ``floor`` is added to features that can be zero."""
+    """Feature map φ that acts on each element, with its gradient. ``name`` chooses the function: elu, relu or squared_relu."""
 
     name: str
     floor: float
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """Return the features: elu(x) + 1, max(x, 0) or max(x, 0)²."""
+        """Return the features: elu(x) + 1, max(x, 0) + ``floor`` or max(x, 0)² + ``floor``."""
         positive = x.clamp(min=0)
         if self.name == "elu":
             return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features to zero
@@ -237,8 +239,8 @@ def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, late
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
-    """Write the quotient to ``out`` and the reciprocal to ``scale``. If all weights vanish, they are zero, as in
-    ``weighted_mean``.
+    """Write the quotient to ``out``, and the reciprocal of the denominator to ``scale``. If all weights vanish, the quotient is
+    zero.
     """
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]

@@ -1,4 +1,4 @@
-"""Block-causal Linformer, computed block by block. No temporary tensor is longer than the keys that a block sees."""
+"""Block-causal Linformer, computed block by block. Temporary tensors hold the scores of one block at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
-    """Return the first position of each block and the position after its last."""
+    """Return two positions for each block: its first, and the one after its last."""
     return ((start, min(start + block, length)) for start in range(0, length, block))
 
 
@@ -28,8 +28,8 @@ def attend_blocks(
     causal: bool,
     dropout: float,
 ) -> Queries:
-    """Return the outputs of one softmax over the tokens of a query's own block, and over the k projected keys of each other block
-    that it sees.
+    """Return the outputs of softmax attention from each query to the tokens of its own block and to the k projected keys of
+    each other block. If ``causal``, later tokens and later blocks are hidden.
     """
     n, (k, block) = key.shape[2], key_projection.shape
     key, blocks = key * key.shape[-1] ** -0.5, -(-n // block)

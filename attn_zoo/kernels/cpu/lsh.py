@@ -1,8 +1,8 @@
 """Attention within buckets of locality-sensitive hashes. Keys are normalised queries.
 
-Every hash round sorts the positions into chunks. A chunk attends to itself and to the chunk before it, with several chunks in one
-step. Rounds are averaged with their sums of exponentials as weights, which makes them one softmax. Its log-sum-exp is saved, so the
-backward pass can compute the weights again.
+Each hash round sorts the positions into chunks. A query attends to its own chunk and to the chunk before. The outputs of all
+rounds are averaged, with the sums of exponentials as weights, so the result is one softmax over the keys of all rounds. The
+log-sum-exp of this softmax is saved, because the backward pass recomputes the weights from it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
-"""Score of a position with itself. The weight of this score is zero beside any other key, and one if there is no other key."""
+"""Score of a position with itself. It is so low that a position attends to itself only if it sees no other key."""
 
 HIDDEN = -1e30
-"""Number added to hidden scores. It puts them far below ``SELF_SCORE`` and all other scores, but still far from overflow."""
+"""Number that is added to the scores of hidden keys. The sum is far below ``SELF_SCORE``, but does not overflow."""
 
 SHORTEST = 1e-12
-"""Smallest divisor of a query. Queries are divided by their norms or, if a norm is smaller, by this number."""
+"""Lower bound of the norms by which queries are divided."""
 
 ROWS = 1024
-"""Number of positions hashed at once. The products of these positions with the rotations are several times as wide, and must stay
-in the cache.
-"""
+"""Number of positions that are hashed at once. Their products with the rotations must stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +40,15 @@ class Rule:
 
     causal: bool
     once: bool
-    """If several rounds find a key, True means that the key counts only in the first of these rounds."""
+    """If True, a key that a query sees in several rounds counts only in the first of these rounds."""
     dropout: float
 
 
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Return the bucket of each position in each round. With a single radix, the bucket is the argmax over [x R; -x R]. With
-    several radices, the bucket is a number with one digit per radix. Each digit is such an argmax, with radix / 2 columns of R.
+    """Return the bucket of each position in each round: a number with one digit per radix. Each digit is the argmax over [x R;
+    -x R], where R are radix / 2 columns of ``rotations``, other ones for each digit.
     """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
@@ -90,12 +88,12 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. Padding gets zeros.
+    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. If several rounds
+    do so, j counts in each of them or, with ``rule.once``, only in the first. Keys kⱼ are normalised queries. Padding gets
+    zeros.
 
     Args:
-        position: position in each slot; n (the length) if the slot is empty.
-        slot: slot of each position; the number of slots for padding.
-        before: for each chunk, the chunk before it in the same bucket, or -1.
+        position, slot, before: the fields of ``buckets.Layout``.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -104,8 +102,8 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_buckets`` for one example, forward and backward. The backward pass computes the scores again,
-    and then the gradients of both factors of each product.
+    """Return the FLOPs of ``attend_buckets`` for one example: those of the forward pass and those of the backward pass, which
+    also recomputes the scores.
     """
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2

@@ -1,4 +1,4 @@
-"""Products E X, which project tokens X along the length, without a copy of E for each example."""
+"""Matrix products E X, which compress tokens X along the length, without a copy of E for each example."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FEW = 4
 
 
 def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
-    """Return E X for every head, where E compresses tokens X along the length. ``matrix`` holds one E for all heads, or one per
-    head; ``tokens`` holds X.
+    """Return E X for every head. E compresses the tokens X along the length; ``matrix`` holds one E for all heads, or one per
+    head.
     """
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
@@ -33,8 +33,8 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Return ``weight @ tokens`` and a second tensor. If ``weigh`` is set, this is the product of ``weight`` and a column that is 1
-    at real tokens and 0 at padding. Otherwise it is empty. Under autocast, both products have the dtype of autocast.
+    """Return ``weight @ tokens`` and, if ``weigh`` is True, ``masses_of(weight, key_valid)``; otherwise the second tensor is
+    empty. Under autocast, both have the dtype of autocast.
     """
     dtype = autocast_dtype(tokens)
     refuse_transforms(weight, tokens, allow=GRADIENTS)
@@ -42,8 +42,8 @@ def mix(
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Return the sum of the weights over the real tokens of each example. If all tokens are real, return one row for
-    all examples.
+    """Return, for each example, the sums of the rows of ``weight`` over the real tokens. If ``key_valid`` is None, return one
+    row for all examples.
     """
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 

@@ -1,6 +1,6 @@
 """Attention of segments to themselves and to a memory of earlier keys, with scores by content and by distance (Transformer-XL).
 
-Tiles hold whole segments whose scores fit the caches of a CPU. The backward pass computes weights again.
+A tile holds whole segments, as many as fit the caches of a CPU. The backward pass recomputes weights.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """Return the division into segments of this length with this memory. A segment is at most as long as the sequence, and
-        the memory at most as long as all segments before the last.
+        """Return the division into segments of ``segment`` positions that also see ``memory`` positions before them. Both
+        numbers are reduced if the sequence is shorter.
         """
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
 
     @property
     def segments(self) -> int:
-        """Number of segments, including a short last one, which is filled up."""
+        """Number of segments. If the last segment is shorter, it counts, and is filled up."""
         return -(-self.n // self.length)
 
     @property
     def before(self) -> int:
-        """Number of earlier segments that contain positions of the memory."""
+        """Number of segments over which the memory of one segment extends."""
         return -(-self.memory // self.length)
 
     @property
@@ -56,13 +56,15 @@ class Segmentation:
 
     @property
     def distances(self) -> int:
-        """Number of distances that a query can have to a key. If bidirectional, some distances are negative (to later keys)."""
+        """Number of different distances between a query and the keys that its segment sees. Distances to later keys, which are
+        negative, count only if attention is bidirectional.
+        """
         return self.width if self.causal else self.width + self.length - 1
 
 
 class Distances(NamedTuple):
-    """Tensors from which the scores by distance are computed: a key for each distance, and the biases u (``content_bias``) and v
-    (``position_bias``). The rows of ``keys`` belong to descending distances, starting with ``width - 1``, the largest.
+    """Tensors for scores by distance: a key for each distance, and the biases u (``content_bias``) and v (``position_bias``).
+    The distances of ``keys`` descend from ``width - 1``.
     """
 
     keys: Float[Tensor, "heads distances head_dim"]
@@ -76,8 +78,8 @@ def attend_segments(
     """Return the outputs of softmax attention from each query to the valid keys of its segment and of the memory before it.
 
     Scores are ((q + u)·k + (q + v)·r) / √head_dim, where r is the key of the distance between query and key, and u and v are
-    biases (see ``Distances``). Without ``distances`` they are q·k / √head_dim. If no key is valid, outputs are zeros. Only the
-    inputs and dropout masks are saved for the backward pass.
+    biases (see ``Distances``). Without ``distances``, scores are q·k / √head_dim. If a query sees no valid key, its output is
+    zero. Only the inputs and dropout masks are saved for the backward pass.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -87,19 +89,19 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """Return the FLOPs of ``attend_segments`` for one example, forward and backward. The backward pass computes the scores again,
-    and then the gradients of both factors of each product.
+    """Return the FLOPs of ``attend_segments`` for one example: those of the forward pass and those of the backward pass, which
+    also recomputes the scores.
     """
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
 
 
 def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> Float[Tensor, "*front rows width"]:
-    """Return scores by distance rearranged to scores by key (relative shift), as a view of contiguous memory.
+    """Return the scores by key, as a view of scores by distance (the relative shift of Transformer-XL). ``by_distance`` must be
+    contiguous.
 
-    Row i of the result holds ``width`` scores of row i of ``by_distance``, from column ``rows - 1 - i`` on. A row stride that is
-    shorter by one gives these columns. If causal, the last columns of a row then lie in the next row. They belong to future keys,
-    which are masked.
+    Row i of the result begins at column ``rows - 1 - i`` of row i of ``by_distance``. If attention is causal, its last entries
+    are numbers from the next row of ``by_distance``. They stand at future keys, which the caller must mask.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()

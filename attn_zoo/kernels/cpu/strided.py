@@ -1,5 +1,5 @@
-"""Strided attention on a grid with rows of l positions. A position sees its column, and the keys at most l positions away, which
-lie in its own row and the adjacent rows.
+"""Strided attention. The sequence is written into a grid with l positions per row. A position sees its column of the grid, and
+the keys at most l positions away.
 """
 
 from __future__ import annotations

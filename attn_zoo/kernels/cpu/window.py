@@ -23,23 +23,18 @@ SMALLEST_BLOCK = 16
 
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
-    """Return the tiles that cover a window of ``left`` keys before and ``right`` keys after each query. A tile is a range of
-    queries and the range of all keys that these queries see.
-
-    A range of queries is an eighth as long as the window, so tiles hold an eighth more pairs than the window.
+    """Return the tiles of attention to ``left`` keys before and ``right`` keys after each query. A tile is given by four
+    bounds: start and end of its queries, and start and end of the keys that these queries see.
     """
-    rows = max(SMALLEST_BLOCK, math.ceil((left + right) / 8))
+    rows = max(SMALLEST_BLOCK, math.ceil((left + right) / 8))  # so that tiles hold an eighth more pairs than the window
     for start in range(0, length, rows):
         end = min(length, start + rows)
         yield start, end, max(0, start - left), min(length, end + right)
 
 
 def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int]:
-    """Return the FLOPs per head and per channel, forward and backward, of attention to the keys in the window and to ``extra``
-    global keys.
-
-    The forward pass computes scores and weighted sums. The backward pass computes the scores again, and then the gradients of
-    both factors of each product.
+    """Return the FLOPs of attention to the keys in the window and to ``extra`` global keys, per head and per channel: those of
+    the forward pass and those of the backward pass, which also recomputes the scores.
     """
     flops = 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
     return flops, 5 * flops // 2
@@ -61,9 +56,9 @@ def banded_attention(
     """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra
     keys. If a query has no such key, its output is zero.
 
-    Keys that are False in ``valid`` have no weight. Extra keys within the window must be False in ``valid``, because they would
-    count twice otherwise. ``valid`` and ``extra_valid`` are given together. None for both means that all keys are valid. Only the
-    inputs, ``valid``, ``extra_valid`` and the dropout masks are saved for the backward pass.
+    If an extra key is also in ``key``, mark it False in ``valid``, because it would count twice otherwise. Give both ``valid``
+    and ``extra_valid``, or None for both if all keys are valid. Only the inputs and the dropout masks are saved for the
+    backward pass.
     """
     dtype = autocast_dtype(query)
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
@@ -99,8 +94,8 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """Return the outputs of ``banded_attention`` for all positions except the first ``extra``, which are global. Positions with
-    equal remainders modulo the dilation form separate sequences.
+    """Return the outputs of softmax attention for all positions except the first ``extra``, whose keys are global. A query i
+    sees the global keys, and the valid keys i + j · ``dilation`` for j from -``left`` to ``right``.
     """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid

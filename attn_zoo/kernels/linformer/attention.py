@@ -2,14 +2,14 @@
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
 """Triton kernels for O = softmax(Q Kᵀ / √d) V with all keys of a head on the chip: forward, and backward in one pass.
 
-If there are few keys, a tile of queries sees its whole row of weights P at once. The softmax is then one pass. The backward pass
-needs neither O nor the denominator of the softmax, because it computes P and δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ again. With W = dropout(P):
+A tile holds the whole rows of the weights P of its queries, so the softmax takes one pass. The backward pass recomputes P and
+δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ, so it needs neither O nor the denominator of the softmax. With W = dropout(P):
 
     dV = Wᵀ dO    dW = dO Vᵀ    dP = dropout(dW)    dS = P ∘ (dP − δ)    dQ = dS K / √d    dK = dSᵀ Q / √d
 
-The backward pass works on Pᵀ (keys, queries). The keys are then the rows of the products. Hopper's matrix instruction needs 64
-rows, and keys are padded to at least 64. dK and dV stay in registers while a program loops over its share of the queries. Partial
-sums are added afterwards in a fixed order, so the result does not depend on timing.
+The backward pass works on Pᵀ, whose rows are the keys. Keys are padded to at least 64, because Hopper's matrix instruction
+needs 64 rows. dK and dV stay in registers while a program loops over its part of the queries. The partial sums of all programs
+are added afterwards in a fixed order, so the result does not depend on timing.
 """
 
 from __future__ import annotations

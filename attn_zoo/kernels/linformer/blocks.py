@@ -3,10 +3,12 @@
 """Triton kernels for O = softmax(Q Kᵀ / √d) V if the keys do not fit on the chip together. They read blocks of keys with an online
 softmax.
 
-S are the scores. As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ
-2^(Sᵢⱼ log₂e). With L, any block of P = 2^(S log₂e − L) can be computed without the others. The backward pass has two kernels. They
-compute δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ as dOᵢ · Oᵢ; the two are equal, also with dropout. These kernels take seven matrix products. The whole-row
-kernels of ``attention`` take only five, so use them if the keys fit.
+As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ 2^(Sᵢⱼ log₂e),
+where S are the scores. With L, the backward pass computes each block of P = 2^(S log₂e − L) without the others. It has two
+kernels, and uses that δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ equals dOᵢ · Oᵢ, also with dropout.
+
+If the keys fit on the chip, use the kernels of ``attention`` instead: their backward pass takes five matrix products, and this
+one seven.
 """
 
 from __future__ import annotations

@@ -22,15 +22,15 @@ def linformer_attention(
 ) -> Float[Tensor, "batch heads queries head_dim"]:
     """Return softmax(query keyᵀ / √head_dim) value, for keys and values that are already compressed along the length.
 
-    Inputs may be views with any strides. Views of (batch, length, heads · head_dim) are read in place. The output is such a view
-    itself, so ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to its dtype. Sums and the
-    softmax are in single precision, weights in the dtype of the inputs.
+    Inputs may be views with any strides. Views of (batch, length, heads · head_dim) are read in place. The output is such a
+    view itself, so ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast, the inputs are cast to the dtype of
+    autocast. Sums and the softmax are in single precision, weights in the dtype of the inputs.
 
     Args:
         query, key, value: tensors of float16, bfloat16 or float32 on a CUDA device. head_dim is at most 128.
         dropout: probability of setting a weight to zero, in [0, 1). The other weights are multiplied by 1 / (1 - dropout).
-        seed: seed of dropout. Equal seeds drop the same weights. None draws a seed from torch's generator of the device. Only the
-            kernels read it, never the host.
+        seed: seed of dropout. Equal seeds drop the same weights. None draws a seed from torch's generator of the device. The
+            seed is never copied to the CPU.
 
     Raises:
         ValueError: a shape, dtype, device or rate is not supported.
@@ -56,8 +56,8 @@ def project_sequence(
     """Return projection @ tokens, the tokens projected along the length. Padded tokens count as zeros, even if they hold NaN.
 
     To project the same tokens twice, stack both projections into one with twice the rows. The tokens are then read once. Under
-    autocast, projection and tokens are cast to its dtype. Sums are in single precision. They are split over the sequence, and the
-    parts are added in a fixed order.
+    autocast, projection and tokens are cast to the dtype of autocast. Sums are in single precision, and always added in the
+    same order.
 
     Args:
         projection: matrix (r, length) for all heads, or (heads, r, length). Columns beyond the number of keys are ignored.
@@ -83,9 +83,7 @@ def project_heads(
     tokens: Float[Tensor, "batch heads keys head_dim"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """Return the tokens of every head, projected along the length. If all heads share one projection, they are
-    projected together.
-    """
+    """Return the tokens of every head, projected along the length. Heads that share one projection are projected together."""
     if len(projection) > 1:
         return project_sequence(projection, tokens, key_valid)
     heads, head_dim = tokens.shape[1], tokens.shape[3]
@@ -134,7 +132,7 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, 
     if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
         raise ValueError(f"linformer_attention: query and key must have equal batch, heads and head_dim; got {shapes}")
     if key.shape[2] < 1:
-        raise ValueError(f"linformer_attention: a softmax needs at least one key; got {shapes}")
+        raise ValueError(f"linformer_attention: there must be at least one key, because the softmax is over the keys; got {shapes}")
     if not 1 <= query.shape[3] <= table.HEAD_DIM_LIMIT:
         raise ValueError(
             f"linformer_attention: head_dim must be from 1 to {table.HEAD_DIM_LIMIT}; got {query.shape[3]}; use implementation=sdpa"

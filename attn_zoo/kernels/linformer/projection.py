@@ -2,9 +2,9 @@
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
 """Triton kernels for Y = E X along the length, without padding, and for the gradient of E, dE = Σ dY Xᵀ over the batch.
 
-E is (r, n) with r in the hundreds and n up to many thousands. So there are few tiles of Y, and each is a long sum. Programs
-therefore share the sum over positions. They write partial sums in single precision, which are added in a fixed order. A padded
-token is not read at all, so a NaN in it has no influence.
+E has few rows and many columns, so Y has few tiles, and each is a long sum over positions. Several programs share a sum: they
+write partial sums in single precision, which are added in a fixed order. Padded tokens are not read, so NaN in them has no
+influence.
 """
 
 from __future__ import annotations

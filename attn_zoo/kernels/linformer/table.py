@@ -1,13 +1,12 @@
-"""Sizes of the tiles that the Triton kernels use. They were chosen from reports of the compiler; nothing here was measured on a
-GPU.
+"""Sizes of the tiles of the Triton kernels, chosen from reports of the compiler. Nothing here was measured on a GPU.
 
-Every entry was compiled for sm_90. It needs at most 227 KB of shared memory and fills the Hopper matrix instruction. It keeps its
-values in registers, with the exceptions that the tests list. Tiles are looked up; there is no autotuning at run time.
+A kernel with any of these sizes, compiled for sm_90, needs at most 227 KB of shared memory and fills the Hopper matrix
+instruction. Its values stay in registers, with the exceptions that the tests list. There is no autotuning at run time.
 
-Whole-row kernels hold all keys of a head on the chip. They serve 16-bit inputs if keys × head_dim, both padded, is at most 256 ×
-64. With dropout the limit is half of that, because random words need registers, too. All other inputs use blocks of keys. float32
-always does, because a product in three tf32 parts needs three times the memory. float64 exists in the interpreter only, which has
-enough memory. It uses whole rows for the same sizes as 16-bit inputs without dropout.
+Whole-row kernels hold all keys of a head on the chip. They serve 16-bit inputs with at most 256 keys if keys × head_dim, both
+padded, is at most 256 × 64. With dropout, this product must be at most half of that, because random words need registers, too.
+All other inputs use blocks of keys. float32 always does, because a product in three tf32 parts needs three times the memory.
+float64 exists in the interpreter only, and always follows the rule for 16-bit inputs without dropout.
 """
 
 from __future__ import annotations
@@ -120,14 +119,14 @@ PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps,
 
 
 def padded(size: int, least: int) -> int:
-    """Return ``size`` padded: ``least``, doubled until it is at least ``size``. While PyTorch traces, ``size`` can be symbolic."""
+    """Return ``least``, doubled until it is at least ``size``. ``size`` can be symbolic."""
     while least < size:
         least *= 2
     return least
 
 
 def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
-    """Return True if the whole-row kernels support these sizes, because all keys of a head fit on the chip."""
+    """Return True if all keys of a head fit on the chip, so the whole-row kernels can be used."""
     if dtype == torch.float32:
         return False
     room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
@@ -166,13 +165,14 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
-    """Return into how many parts each sum is split among programs, and how many steps a part has. There are ``parts`` independent
-    sums of ``steps`` steps.
+    """Return into how many programs each sum is split, and how many steps each program takes. There are ``parts`` sums of
+    ``steps`` steps each.
 
-    A processor holds two programs of four warps, or one of eight. The estimated time is the number of waves of programs times (the
-    steps of a program + 1 for its start and end). Among equal times, the fewest splits are chosen, because they write the fewest
-    partial sums. There are never more splits than steps, and splitting never leads to more than two waves.
+    The split with the shortest estimated time is chosen.
     """
+    # A processor holds two programs of four warps, or one of eight. The estimated time is the number of waves of programs times
+    # (the steps of a program + 1 for its start and end). Among equal times, the fewest splits are chosen, because they write the
+    # fewest partial sums. Splitting never leads to more than two waves.
     places = processors * max(1, 8 // warps)
     most = max(1, min(steps, 2 * places // parts))
     splits = min(range(1, most + 1), key=lambda s: -(-parts * s // places) * (-(-steps // s) + 1))

@@ -41,14 +41,15 @@ def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DI
 
 @triton.jit
 def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """Return the dropout mask of the tile (QUERIES, KEYS) that begins at (query, key). It is True for weights that are not dropped.
+    """Return the dropout mask of the tile (QUERIES, KEYS) that begins at (query, key). It is True for weights that are kept.
     ``query`` and ``key`` must be multiples of 16.
 
-    A draw is 31 bits of Philox4x32-7. It depends on the seed and the position alone, so every tile shape gives the same mask. No
-    product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.) One call gives four words.
-    For the place (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the batch, 0), and word x + 2 y is
-    used. The matrix instruction leaves these four places in one thread, also in a transposed tile, so no word has to move.
+    The random numbers are 31 bits of Philox4x32-7 (Salmon et al. 2011: seven rounds are the fewest that pass BigCrush). They
+    depend on the seed and the position alone, so every tile shape gives the same mask.
     """
+    # One call gives four words. For the place (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the
+    # batch, 0), and word x + 2 y is used. The matrix instruction leaves these four places in one thread, also in a transposed
+    # tile, so no word has to move. No product of sizes can overflow.
     queries = query // 2 + tl.arange(0, QUERIES // 2)
     keys = key // 2 + tl.arange(0, KEYS // 2)
     a, b, c, d = tl.philox(tl.load(seed_pointer), queries[:, None], keys[None, :], head, 0, n_rounds=7)
