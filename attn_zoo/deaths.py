@@ -24,7 +24,7 @@ dies.
 """
 
 GRACE = 120.0
-"""Seconds that a call of a network may take beyond the time limit of its run, for compilation and for a busy machine."""
+"""Seconds by which a call of a network may exceed the time limit of its run. They allow for compilation and for a busy machine."""
 RUN = "the run "
 """Beginning of the note of a process that executes a run; the id of the run follows."""
 IMPORT = "the import of plugin "
@@ -35,7 +35,7 @@ TRIES = 2
 """Number of deaths during one run after which the run is not tried again."""
 _SIZE = 2**14
 _note: mmap.mmap | None = None
-"""Memory shared with the process that waits for this one; None if there is none."""
+"""Memory shared with the process that waits for this one; None if no process does."""
 
 
 def shared() -> mmap.mmap:
@@ -55,7 +55,7 @@ def in_command() -> bool:
 
 
 def read(memory: mmap.mmap) -> str:
-    """Return the last note that a process wrote into ``memory`` before it ended."""
+    """Return the last note that a process wrote into ``memory``."""
     return memory[:].rstrip(b"\0").decode(errors="replace")
 
 

@@ -28,7 +28,8 @@ def tell(words: str) -> None:
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that, at its end, restores the settings of the process that changed in it, and warns about them.
+    """Return a context that notices settings of the process that change in it. At its end, they are restored, and a warning
+    names them.
 
     The names of these settings are then added to the list that the context yields.
 

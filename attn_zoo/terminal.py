@@ -15,8 +15,8 @@ from tabulate import tabulate
 
 from attn_zoo.escapes import terminal
 
-# The package rich is not used, because it takes thirty times as long: printing the tables of ``leaderboard --reference`` would
-# take a quarter as long as importing PyTorch.
+# The package rich is not used, because it takes thirty times as long: with it, printing the tables of ``leaderboard
+# --reference`` would take a quarter as long as importing PyTorch.
 
 COLUMNS = 100
 """Width in characters if there is no terminal."""
@@ -54,8 +54,8 @@ def fit(
     wide: bool = False,
     width: int | None = None,
 ) -> str:
-    """Return a table as text that is no wider than the terminal. To make a table narrower, optional columns are left out first, and
-    then text is wrapped.
+    """Return a table as text that is no wider than the terminal. If the table is too wide, optional columns are left out first,
+    and then text is wrapped.
 
     Args:
         rows: cells of each row.

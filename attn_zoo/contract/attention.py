@@ -68,7 +68,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     options: OptionsT
     written: tuple[str, ...] = ()
     """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers.
-    Checkpoints then hold this state, and gradient checkpointing does not write it twice; see ``contract.written``.
+    Checkpoints of a run then hold this state, and gradient checkpointing does not write it twice (see ``contract.written``).
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -132,8 +132,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Raise an error if this layer does not fit into ``stack``, the list of layers that it is about to join. ``join_layers``
-        calls this on every layer before ``join``.
+        """Raise an error if this layer does not fit into ``stack``, the list of layers that it will join. ``join_layers`` calls
+        this on every layer before ``join``.
 
         Raises:
             ValueError, UnsupportedError: the options of this layer, or the weights that it shares, do not fit the stack.

@@ -22,7 +22,7 @@ class AuxiliaryLoss:
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | float:
-    """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and clear them.
+    """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and remove them.
     Return 0 if there are none.
 
     A training loop adds this sum to its loss. An auxiliary loss gives a gradient only to parameters that no other loss trains, so

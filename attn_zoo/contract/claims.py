@@ -57,7 +57,7 @@ class Geometry:
 
     @property
     def key_value_dim(self) -> int:
-        """Number of channels of all heads of keys together. A head that several heads of queries share counts once."""
+        """Number of channels of all heads of keys together. A head of keys that several heads of queries share counts once."""
         return (self.key_value_heads or self.heads) * self.head_dim
 
     def cached_width(self, tensors: int = 2) -> int:

@@ -21,8 +21,8 @@ class Layout(Generic[Content]):
     files: tuple[tuple[str, ...], ...]
     """Required files and folders in the data folder. Each is given by a tuple of the names that it may have."""
     read: Callable[[Sequence[Path]], Content]
-    """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError if the content is
-    damaged.
+    """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError for damaged
+    content.
     """
     sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 digests of the usual files, by file name. A file with another digest is accepted if ``read`` finds no error in

@@ -66,7 +66,7 @@ class LengthMap(nn.Module):
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
         """Return two pairs, each (for keys, for values). The first pair holds the compressed tokens. The second pair holds the
-        compressed masks, which are 1 at real tokens and 0 at padding before they are compressed.
+        mask of real tokens, compressed in the same way.
         """
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
@@ -84,8 +84,8 @@ class LengthMap(nn.Module):
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Change the number of positions of the map to ``length``, and interpolate ``weight``. Maps without a matrix ``weight``
-        override this method.
+        """Change the number of positions of the map to ``length``, in place, and resample ``weight``. Maps without a matrix
+        ``weight`` override this method.
         """
         resampled, self.length = resample(self.matrix, length), length
         self.scale = 1.0 if self.scale == 1 else length**-0.5
@@ -113,7 +113,9 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
 
     @property
     def maps(self) -> list[LengthMap]:
-        """Maps along the length, one per group of heads. If layers share maps, these are the maps of the first layer."""
+        """Maps that compress keys and values along the length, one per group of heads. If layers share maps, these are the maps
+        of the first layer.
+        """
         return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList is not generic
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
@@ -173,7 +175,9 @@ class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[Opt
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys in place. Maps are resized, too, unless another layer that shares them has done so already."""
+        """Change the number of keys to ``length``, in place. Maps are resized, too, unless another layer that shares them has
+        already resized them.
+        """
         resized = self.geometry_at(length)
         self.check_keys(length)
         for map_ in self.maps:
@@ -186,7 +190,7 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
     """Return the cost of compressing keys and values by maps along the length, plus the cost of attention to the compressed keys.
 
     Args:
-        maps: the maps along the length.
+        maps: the maps, one per group of heads.
         head_dim: number of channels per head.
         compare: function that takes the numbers of heads and of compressed keys. It returns the FLOPs of attention to these
             keys, forward and backward.

@@ -57,8 +57,8 @@ def with_sink_token(
 def allowed_pairs(
     query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
 ) -> Bool[Tensor, "#batch 1 _ keys"] | None:
-    """Return a mask that is True if a query may see a key: valid keys and, if ``causal``, no later key. None means that all keys
-    are visible.
+    """Return a mask that is True if a query may see a key: the key is valid and, if ``causal``, not later than the query.
+    Return None if all keys are visible.
     """
     allowed = None if key_valid is None else key_valid[:, None, None, :]
     if causal:

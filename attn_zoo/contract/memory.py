@@ -1,4 +1,4 @@
-"""Mechanisms with a memory of fixed size that passes from token to token: one matrix S per head."""
+"""Mechanisms with a memory of fixed size, one matrix S per head, which every token changes."""
 
 from __future__ import annotations
 

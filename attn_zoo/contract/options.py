@@ -40,7 +40,7 @@ def at_least(least: int, counted: str = "", advice: str = "") -> Bound:
 def above_zero(role: str) -> Bound:
     """Return the bound of an option that must be finite and above 0.
 
-    ``role`` is the reason in the error message, such as ``divides scores``.
+    ``role`` states what the option does, for the error message, such as ``divides scores``.
     """
     return Bound(lambda number: 0 < number < math.inf, f"must be above 0, because it {role}")
 
@@ -109,7 +109,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class LengthRule:
-    """Rule that computes the default of an option from the geometry, above all from the length."""
+    """Rule that computes the default of an option from the sizes of the mechanism, such as the number of keys."""
 
     words: str
     """Rule as tables print it, such as ``min(256, n/4)``. n is the number of keys, and d the number of channels of a head."""

@@ -1,4 +1,4 @@
-"""Mechanisms with a random buffer that is drawn when they are built. In training it can be drawn again at intervals."""
+"""Mechanisms with a random buffer, which is drawn when the mechanism is built. In training, it can be drawn again at intervals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class RedrawnAttention(Attention[OptionsT]):
     """Mechanism with a random buffer. The class attribute ``drawn`` is the name of the buffer. In training, the buffer is drawn
     again at the first call and then after every ``options.redraw`` calls; 0 means never.
 
-    The buffer ``training_calls`` counts the training calls. A state dict without this buffer can be loaded, too; the count then
-    starts at 0.
+    The buffer ``training_calls`` counts the training calls. If a state dict without this buffer is loaded, the count starts at
+    0.
     """
 
     drawn: str

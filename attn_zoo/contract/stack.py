@@ -1,4 +1,6 @@
-"""Stacks of layers that share maps along the length, or whose options differ from layer to layer."""
+"""Stacks of layers whose options differ from layer to layer, or which share maps. Maps compress keys and values along the
+length.
+"""
 
 from __future__ import annotations
 

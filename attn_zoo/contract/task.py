@@ -140,8 +140,8 @@ Labels = (
 
 
 class Batch(NamedTuple):
-    """Batch of examples: inputs, validity and labels. ``valid`` is True for a real token or frame, and None if the task never has
-    padding.
+    """Batch of examples: inputs, mask and labels. The mask ``valid`` is True for a real token or frame, and None if the task
+    never has padding.
     """
 
     inputs: Inputs

@@ -5,8 +5,8 @@ call, so the repetition draws the same number as the first call. This number ide
 the module has the buffers that it had before the first call. Afterwards it gets its present buffers back.
 
 Two cases raise ``UnsupportedError``. In the first, the generator is reset between two calls that one backward pass repeats, so
-both calls draw the same number. In the second, the first call on an input is made within a backward pass, where it counts as a
-repetition.
+both draw the same number although their buffers differ. In the second, the first call on an input is made within a backward
+pass, where it counts as a repetition.
 """
 
 from __future__ import annotations
