@@ -58,7 +58,8 @@ class StackedAttention(Attention[OptionsT]):
 
         Raises:
             UnsupportedError: options differ from layer to layer, but ``join`` has not told this layer its number. It is also
-                raised if another layer resized the maps that layers share, and this layer was not resized.
+                raised if layers share maps (which compress keys and values along the length), and another layer resized them,
+                but this layer was not resized.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(

@@ -1,3 +1,3 @@
-"""Fast implementations for one kind of device each: CPU tiles, Triton, FlexAttention and fla. Triton is imported only when it is
-needed.
+"""Fast implementations, each for one kind of device: CPU tiles, Triton, FlexAttention and fla. Triton is imported only when it
+is needed.
 """

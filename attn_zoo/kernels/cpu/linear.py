@@ -70,7 +70,7 @@ class Elementwise:
     floor: float
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """Return the features: elu(x) + 1, max(x, 0) + ``floor`` or max(x, 0)² + ``floor``."""
+        """Return the features: elu(x) + 1 for elu, max(x, 0) + ``floor`` for relu, max(x, 0)² + ``floor`` for squared_relu."""
         positive = x.clamp(min=0)
         if self.name == "elu":
             return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features to zero

@@ -25,7 +25,7 @@ SELF_SCORE = -1e5
 """Score of a position with itself. It is so low that a position attends to itself only if it sees no other key."""
 
 HIDDEN = -1e30
-"""Number that is added to the scores of hidden keys. The sum is far below ``SELF_SCORE``, but does not overflow."""
+"""Number that is added to the scores of hidden keys. These scores are then far below ``SELF_SCORE``, but do not overflow."""
 
 SHORTEST = 1e-12
 """Lower bound of the norms by which queries are divided."""
