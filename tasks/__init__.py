@@ -1,4 +1,4 @@
-"""The tasks of attn-zoo. They are registered as a plugin, in the same way as tasks of other people."""
+"""Tasks of attn-zoo. They are registered in the same way as tasks of other packages."""
 
 from . import adding as adding
 from . import causal_language as causal_language

@@ -18,7 +18,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Number of steps from 0 to 1. Values are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
+"""Values are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
 
 
 @dataclass
@@ -26,13 +26,13 @@ class Options(SyntheticOptions):
     """Options of the task ``adding``."""
 
     length: int = 64
-    """Length in frames, including the last one, which is the query."""
+    """Number of frames. The last frame is the query."""
     marked: int = 2
     """Number of earlier frames that have the key of the last frame. The values of these frames are added."""
     key: int = 8
     """Number of channels of a key. Each channel is -1 or 1."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("adding.key", self.key, 2, 14, "counts channels")
@@ -70,23 +70,23 @@ class Adding(SyntheticTask):
     """Prediction of the sum of the values whose key equals the key of the last frame.
 
     Channel 0 of a frame is a value in [-1, 1], and the other channels are its key. ``marked`` earlier frames at random places have
-    the key of the last frame. Every other key occurs once. The value of the last frame is 0. Keys are new in every example, so that
-    no network can learn them.
+    the key of the last frame. Every other key occurs once. The value of the last frame is 0. Keys are drawn anew for every example,
+    so that no network can learn them.
 
     Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4. A
         frame is a value and a marker, and the values of the two marked frames are added. An example has up to 1,000 frames, and the
         metric is the mean squared error.
     Differs: in the source, a separate channel marks frames. A network can then add the marked values by averaging, without
-        comparing anything. Here a frame is marked if it has the key of the last frame. The label is the plain sum. The metric is R²
-        because the mean squared error depends on the unit. The mean squared error equals (1 - R²) times the variance of the labels,
-        and this variance is ``marked`` / 3. All examples of a split have one length.
+        comparing anything. Here a frame is marked if it has the key of the last frame. The metric is R², which does not depend on
+        the unit of the values. The mean squared error is (1 - R²) times the variance of the labels, which is ``marked`` / 3. All
+        examples have the same length.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: frames of a value and a key as inputs, and one number at the last frame as the label."""
+        """Specification: inputs are frames of a value and a key. The label is a number at the last frame."""
         o = self.options
         return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
 

@@ -27,10 +27,10 @@ class Options(TextOptions):
     """Options of the task ``causal_language``."""
 
     run: int = 0
-    """Length of a repetition in tokens: a token counts as repeated if it and the ``run`` - 1 tokens before it also occurred earlier
-    in the sequence. 0 means 8 for bytes and 2 for other tokens."""
+    """Number of tokens of a repetition: a token counts as repeated if it and the ``run`` - 1 tokens before it also occur earlier in
+    the sequence. 0 means 8 for bytes and 2 for other tokens."""
     rare: int = 20
-    """Largest number of times that a repetition may occur in the training text. More frequent runs of tokens do not count, because
+    """Largest number of occurrences of a repetition in the training text. Repetitions that are more frequent do not count, because
     a network can memorise them."""
 
     def __post_init__(self) -> None:
@@ -86,16 +86,17 @@ class Options(TextOptions):
 class CausalLanguage(TextTask):
     """Prediction of the next token at every position of a sequence.
 
-    A token counts as ``repeated`` if it ends ``run`` consecutive tokens that occurred earlier in the sequence and are rare in the
-    training text, such as a name. To predict it, a network must find the earlier occurrence (associative recall). All other tokens
-    are called the ``rest``. Neighbouring tokens help to predict them.
+    A token counts as ``repeated`` if it is the last of ``run`` consecutive tokens, such as a name, that also occur earlier in the
+    sequence and are rare in the training text. To predict the token, a network must find the earlier occurrence (associative
+    recall). All other tokens are called the ``rest``.
 
-    Source: Arora et al. 2023 study the second token of a pair of tokens that occurred earlier in the context and is rare in
-        training. Such tokens are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and
-        attention on the Pile, at 1,024 tokens.
-    Differs: tokens are bytes by default, and a repetition has 8 bytes. A text is cut into sequences of exactly ``length`` tokens;
-        the remainder is not used. Texts are divided into splits as in masked language modelling. Training sequences that also occur
-        in a later split are left out. Perplexity is per token, so compare it only between runs with the same kind of token.
+    Source: Arora et al. 2023 study pairs of tokens that are repeated in the context and rare in training. The second tokens of
+        these pairs are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and attention on the
+        Pile, at 1,024 tokens.
+    Differs: by default, tokens are bytes, and a repetition has 8 of them. A text is cut into sequences of exactly ``length``
+        tokens; the remainder is not used. Texts are divided into splits as in the task ``masked_language``. Sequences of train and
+        valid that also occur in a later split are left out. Perplexity is per token, so compare it only between runs with the same
+        kind of token.
     """
 
     options: Options
@@ -103,13 +104,13 @@ class CausalLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens as inputs, and the next token as the label at each position."""
+        """Specification: inputs are tokens. The label at each position is the next token."""
         o = self.options
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of scored tokens: tokens that repeat rare text of their sequence (``repeated``), and all other scored
-        tokens (``rest``)."""
+        """Return two masks of the tokens to predict: ``repeated`` for tokens that repeat rare text of their sequence, and ``rest``
+        for all others."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 

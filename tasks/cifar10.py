@@ -1,4 +1,4 @@
-"""CIFAR-10: 32 × 32 colour images of ten classes, cut into patches. The images are read from the data folder."""
+"""CIFAR-10: 32 × 32 colour images of ten classes, cut into patches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Options(PublishedOptions):
     """Options of the task ``cifar10``."""
 
     patch: int = 4
-    """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
+    """Side of a patch in pixels: 1, 2, 4 or 8."""
 
     def __post_init__(self) -> None:
         require_options("cifar10", self, EXPECTED["cifar10"], patches=(1, 2, 4, 8))
@@ -54,8 +54,8 @@ class Cifar10(PublishedTask):
     """Classification of 32 × 32 colour images into ten classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
-        classes. All splits are ordered by a digest of each image. No image occurs twice in the source.
+    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
+        classes. The images of a split are ordered by a digest of their pixels. No image occurs twice in the source.
     """
 
     options: Options

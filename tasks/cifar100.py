@@ -1,4 +1,4 @@
-"""CIFAR-100: 32 × 32 colour images of a hundred classes, cut into patches. The images are read from the data folder."""
+"""CIFAR-100: 32 × 32 colour images of a hundred classes, cut into patches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Options(PublishedOptions):
     """Options of the task ``cifar100``."""
 
     patch: int = 4
-    """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
+    """Side of a patch in pixels: 1, 2, 4 or 8."""
 
     def __post_init__(self) -> None:
         require_options("cifar100", self, EXPECTED["cifar100"], patches=(1, 2, 4, 8))
@@ -37,9 +37,9 @@ class Cifar100(PublishedTask):
     """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
-        classes. All splits are ordered by a digest of each image. Duplicates of training or test images are left out of training;
-        the test split is complete.
+    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
+        classes. The images of a split are ordered by a digest of their pixels. Training images that also occur in the test split
+        are left out, and so are duplicates. The test split is complete.
     """
 
     options: Options

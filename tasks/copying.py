@@ -1,4 +1,4 @@
-"""Copying: the input has symbols, a delimiter and then as many blanks. The labels at the blanks are the symbols."""
+"""Copying: the input has symbols, a delimiter, and one blank for each symbol. The labels at these blanks are the symbols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 DELIMITER = 1
 BLANK = 2
 FIRST_SYMBOL = 3
-"""Token ids of the delimiter, the blank and the first symbol. The other symbols have the ids after ``FIRST_SYMBOL``."""
+"""Token id of the first symbol. The other symbols have the next ids."""
 
 
 class Order(Enum):
@@ -33,7 +33,7 @@ class Options(SyntheticOptions):
     """Options of the task ``copying``."""
 
     length: int = 64
-    """Length in tokens. The sequence has symbols among blanks, the delimiter, and then one blank with a label for each symbol."""
+    """Length in tokens. A sequence has symbols among blanks, the delimiter, and then one labelled blank for each symbol."""
     tokens: int = 16
     """Number of symbols to copy. Twice this number, plus one for the delimiter, must not exceed ``length``."""
     vocabulary: int = 16
@@ -43,13 +43,15 @@ class Options(SyntheticOptions):
     order: Order = Order.forward
     """Order of the labels: ``forward`` or ``reversed``."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         self.order = choice("copying.order", self.order, Order)
         require_range("copying.length", self.length, 5, 16_384, "counts tokens")
         most = (self.length - 1) // 2
-        require_range("copying.tokens", self.tokens, 1, most, f"is at most half of length={self.length} without the delimiter")
+        require_range(
+            "copying.tokens", self.tokens, 1, most, f"counts symbols, at most half of length={self.length} without the delimiter,"
+        )
         require_range("copying.vocabulary", self.vocabulary, 2, 10_000, "counts symbols")
         self.require_sizes("copying")
 
@@ -95,23 +97,24 @@ class Options(SyntheticOptions):
     },
 )
 class Copying(SyntheticTask):
-    """Copying of the symbols before a delimiter: one symbol must be predicted at each blank after it.
+    """Copying of symbols. The symbols before the delimiter must be predicted, one at each blank after the delimiter.
 
-    A model that counts symbols but ignores their positions predicts the most frequent symbol. Its accuracy is on average well above
-    1 / ``vocabulary``.
+    A model that counts symbols but ignores their positions can predict the most frequent symbol everywhere. Its accuracy is on
+    average well above 1 / ``vocabulary``.
 
-    Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. In its selective form, the symbols are
-        scattered among blanks: Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 4,096 tokens, 16 of them symbols; Poli et
-        al. 2024 (MAD, arXiv:2403.17844), with 256 tokens, 16 of them symbols, and 12,800 training examples for 200 epochs.
-    Differs: symbols are scattered by default. Adjacent symbols are always at the same distance from their copies, so that fixed
-        positional weights solve the task. The source is causal; here that is an option. Reversed order is new.
+    Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. In selective copying, the symbols are
+        scattered among blanks. Its sources are Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 16 symbols in 4,096
+        tokens; and Poli et al. 2024 (MAD, arXiv:2403.17844), with 16 symbols in 256 tokens, and 12,800 training examples for 200
+        epochs.
+    Differs: symbols are scattered by default. (Adjacent symbols are all at the same distance from their copies, so fixed positional
+        weights solve the task.) The source is causal; here ``causal`` is an option. The reversed order is new.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are the delimiter, the blank and the symbols. Classes are the symbols."""
+        """Specification: tokens are the delimiter, the blank and the symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 

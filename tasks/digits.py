@@ -17,7 +17,7 @@ from .parts.arrays import ArrayExamples, standardise
 SIDE = 8
 CLASSES = 10
 SHARES = (0.70, 0.10, 0.20)
-"""Shares of train, valid and test in every class."""
+"""Shares of the images of each class that are in train, valid and test."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Options:
     """Options of the task ``digits``."""
 
     patch: int = 2
-    """Side of a patch in pixels: 1, 2 or 4, for 64, 16 or 4 patches."""
+    """Side of a patch in pixels: 1, 2 or 4."""
     data_seed: int = 0
     """Seed of the division into splits."""
 
@@ -78,12 +78,12 @@ class Digits(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: patches of ``patch`` × ``patch`` pixels with one channel."""
+        """Specification: patches of ``patch`` × ``patch`` pixels with one channel."""
         return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """Title of the images. They are part of scikit-learn."""
+        """Title of the images."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:

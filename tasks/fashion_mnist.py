@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches. The images are read from the data folder."""
+"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Options(PublishedOptions):
     """Options of the task ``fashion_mnist``."""
 
     patch: int = 4
-    """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
+    """Side of a patch in pixels: 2, 4, 7 or 14."""
     root: str = ""
     """Data folder, which contains ``fashion-mnist`` or ``FashionMNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
     this variable is not set."""
@@ -40,8 +40,8 @@ class FashionMnist(PublishedTask):
     """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split. Here this split has ``valid`` of the training images, with the same proportions of
-        classes. All splits are ordered by a digest of each image.
+    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
+        classes. The images of a split are ordered by a digest of their pixels.
     """
 
     options: Options

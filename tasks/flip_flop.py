@@ -18,7 +18,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4
-"""Token ids of the three instructions and of the first symbol. The other symbols have the ids after ``FIRST_SYMBOL``."""
+"""Token ids of the three instructions and of the first symbol. The other symbols have the next ids."""
 PARTS = ("in distribution", "sparse", "dense")
 
 
@@ -31,12 +31,11 @@ class Options(SyntheticOptions):
     symbols: int = 2
     """Number of different symbols, which are the classes."""
     ignored: float = 0.8
-    """Share of ignore instructions in training, validation and the first third of the test. The other instructions, write and read,
-    are equally frequent."""
+    """Share of ignore instructions in training, validation and the first third of the test. Write and read are equally frequent."""
     sparse: float = 0.98
     """Share of ignore instructions in the second third of the test. The last write is then far back."""
     dense: float = 0.1
-    """Share of ignore instructions in the last third of the test. Many writes then follow each other."""
+    """Share of ignore instructions in the last third of the test. Writes are then frequent."""
 
     def __post_init__(self) -> None:
         require_range("flip_flop.length", self.length, 6, 16_384, "counts tokens")
@@ -88,36 +87,34 @@ class FlipFlop(SyntheticTask):
 
     An example begins like ``w 1 i 0 r 1 i 1 r 1``. Here ``w``, ``i`` and ``r`` are the instructions to write, ignore and read, and
     a symbol follows each instruction. After a write or an ignore, the symbol is random; after a read, it is the symbol that was
-    written last. The first instruction is a write, and the last is a read. The label is at the read instruction, right before the
-    symbol. The symbols after earlier reads are therefore informative too.
+    written last. The first instruction is a write, and the last is a read. The label of a read is at the read instruction, one
+    position before the symbol. Later positions also see this symbol, so the answers to earlier reads are visible.
 
-    The test has three equal parts with separate scores. The first part is drawn like training examples; the others have more
-    (sparse) or fewer (dense) ignore instructions.
+    The test has three equal parts with separate scores. The first part is drawn like training examples. By default, the second part
+    has more ignore instructions (sparse), and the third has fewer (dense).
 
     Source: the flip-flop language of Liu et al. 2023, Section 3, with 512 tokens and two symbols. The share of ignore instructions
-        is 0.8 in training, and 0.98 (sparse) and 0.1 (dense) out of distribution. The authors train a Transformer with 6 layers
-        and width 512 on 10,000 batches of 16. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
-    Differs: sequences are shorter. Only the symbols after reads are predicted; the source also scores only these. With more than
-        two ``symbols``, the chance level and the accuracy of counting are lower.
+        is 0.8 in training, 0.98 in the sparse test and 0.1 in the dense test. The authors train a Transformer with 6 layers of
+        width 512 on 10,000 batches of 16 examples. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
+    Differs: sequences are shorter. Only the symbols after reads are predicted, and the source scores only these. If there are more
+        than two ``symbols``, the chance level is lower, and so is the accuracy of a model that only counts symbols.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are instructions and symbols. Classes are the symbols."""
+        """Specification: tokens are instructions and symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
-        when the run stops. Validation examples are drawn like training examples."""
+        """Name of the validation examples, whose score can decide when a run ends. They are drawn like training examples."""
         return f"validation, {PARTS[0]}"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return masks of the three parts of the test. Ignore instructions are as frequent as in training in the first part, more
-        frequent in the second, and less frequent in the third."""
+        """Return a mask of the examples in each part of the test: ``in distribution``, ``sparse`` and ``dense``."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 

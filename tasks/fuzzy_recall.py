@@ -16,9 +16,10 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 1
-"""Token id of the filler after the last value. The next ids are those of the tokens of keys; the tokens of values follow."""
+"""Token id of the filler, which comes after the last value. Tokens of keys have the next ids, and tokens of values the ids after
+these."""
 MOST_MOTIFS = 10_000
-"""Largest number of different keys that have ``longest`` tokens."""
+"""Largest allowed value of (``vocabulary`` / 2)^``longest``, the number of different keys with ``longest`` tokens."""
 
 
 @dataclass
@@ -26,12 +27,12 @@ class Options(SyntheticOptions):
     """Options of the task ``fuzzy_recall``."""
 
     length: int = 128
-    """Length in tokens. The sequence is filled with keys and their values until no other pair fits."""
+    """Length in tokens. A sequence has as many keys with their values as fit."""
     pairs: int = 8
-    """Number of different keys in an example, each with one value. ``length`` must have room for more pairs than that, so that keys
-    recur."""
+    """Number of different keys in an example, each with one value. It must be less than ``length`` / (2 ``longest``), so that at
+    least one key recurs."""
     vocabulary: int = 16
-    """Number of different tokens of keys and values together, an even number. Half of them are for keys."""
+    """Number of different tokens of keys and values together, an even number. Half of them occur in keys, and half in values."""
     longest: int = 3
     """Largest number of tokens in a key or a value. All numbers from 1 to ``longest`` are equally frequent."""
 
@@ -45,7 +46,13 @@ class Options(SyntheticOptions):
                 f"2)^longest must be at most {MOST_MOTIFS:,}; got vocabulary={self.vocabulary} and longest={self.longest}"
             )
         most = min(self.length // (2 * self.longest) - 1, self.vocabulary // 2)
-        require_range("fuzzy_recall.pairs", self.pairs, 1, most, "is below length / (2 longest) and at most half of vocabulary")
+        require_range(
+            "fuzzy_recall.pairs",
+            self.pairs,
+            1,
+            most,
+            "counts keys, fewer than length / (2 longest) and at most half of vocabulary,",
+        )
         self.require_sizes("fuzzy_recall")
 
 
@@ -84,28 +91,27 @@ class Options(SyntheticOptions):
     },
 )
 class FuzzyRecall(SyntheticTask):
-    """Recall of the value of an earlier key. Keys and values are motifs of several tokens, which must be matched as a whole.
+    """Recall of the value of an earlier key. Keys and values are motifs: one or more tokens that must be matched as a whole.
 
-    A sequence consists of keys, each followed by its value. Keys and values come from ``pairs`` pairs, which are drawn anew for
-    every example. A value is predicted from the second occurrence of its key on. The first token of the value is predicted at the
-    last token of the key, and each further token at the token before it. Keys and values share no tokens, so the end of a motif is
-    visible, but only at its last token.
+    A sequence consists of keys, each followed by its value. The ``pairs`` pairs of a key and a value are drawn anew for every
+    example. Whenever a key recurs, its value must be predicted. The first token of the value is predicted at the last token of the
+    key, and each further token of the value at the token before it. Keys and values share no tokens, so the token after a motif
+    shows that the motif has ended.
 
     Source: fuzzy in-context recall of Poli et al. 2024 and its code. An example has 128 tokens, with a vocabulary of 16 and motifs
-        of up to 3 tokens. The authors train width 128 on 12,800 examples for 200 epochs in batches of 128. Their learning rates are
-        1e-4, 5e-4 and 1e-3, with weight decay 0 and 0.1.
+        of up to 3 tokens. The authors train networks of width 128 on 12,800 examples for 200 epochs in batches of 128. They try
+        learning rates of 1e-4, 5e-4 and 1e-3, and weight decays of 0 and 0.1.
     Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Two tokens of a
         motif may be equal here. Keys of all lengths are tested here; the source tests only the longest ones. Only values are
-        predicted, in training too; the source predicts every next token in training. Classes are the tokens of values here, and all
-        tokens in the source.
+        predicted; in training, the source predicts every token. Classes are the tokens of values here, and all tokens in the
+        source.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are the filler and the tokens of keys and values. Classes are the tokens of
-        values."""
+        """Specification: tokens are the filler and the tokens of keys and values. Classes are the tokens of values."""
         o = self.options
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 

@@ -27,11 +27,11 @@ QUESTION = "what is {key}?"
 WORDS = 512
 """Number of different words."""
 _WIDEST = 8
-"""Length in bytes of a needle. The longest word has the same length, if the space after it counts."""
+"""Length in bytes of a needle, and of the longest word with the space after it."""
 
 
 class Values(Enum):
-    """Kind of the values in needles (the sentences to be found)."""
+    """Kind of the values in needles. A needle is a sentence to be found, such as ``K is 7.``"""
 
     digits = "digits"
     letters = "letters"
@@ -51,7 +51,7 @@ class Options(SyntheticOptions):
     distractors: int = 1
     """Number of distractors, at most 25: sentences like the needle, with keys that the question does not name."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
     shallowest: float = 0.0
     """Smallest depth of the needle: 0 is the start of the text, and 1 is its end. Depths are drawn uniformly from ``shallowest`` to
     ``deepest``."""
@@ -101,16 +101,15 @@ class Options(SyntheticOptions):
     },
 )
 class Haystack(SyntheticTask):
-    """Prediction of the value of the key that the question names. The prediction is made at the last byte, which is the question
-    mark.
+    """Prediction of the value of the key that a question names. The prediction is made at the last byte, the question mark.
 
     The text consists of invented words of two to seven letters. Between the words are the needle (a sentence such as ``K is 7.``,
-    with the key K and the value 7), needles with other keys, and single digits or letters. The needles have different
-    values, if there are enough values. The single values are chosen so that all values are equally frequent. Byte counts are
-    therefore uninformative. A model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
+    with the key K and the value 7), ``distractors`` needles with other keys, and single values (digits or letters). Needles have
+    different values, if there are enough values. The single values make all values equally frequent, so counts of bytes are
+    uninformative. A model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 
-    A token is the value of a byte plus one; 0 is padding, which does not occur. The depth of an example is the start of its needle
-    as a share of the possible starts. Scores are recorded for fifths of the depth (``slices``).
+    A token is the value of a byte plus one; 0 is padding, which does not occur. The depth of an example is the position of its
+    needle: 0 at the start of the text, and 1 right before the question. Each fifth of the depths has its own score.
 
     Source: Kamradt 2023 tested language models with a sentence hidden in essays, at several depths and lengths. RULER added keys,
         values and distractors.
@@ -122,7 +121,7 @@ class Haystack(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: a token is the value of a byte plus one. Classes are the values."""
+        """Specification: tokens are bytes. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
@@ -132,13 +131,12 @@ class Haystack(SyntheticTask):
         return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:
-        """Return the depth of the needle in each example, from 0 (at the start of the text) to 1 (right before the question)."""
+        """Return the depth of the needle in each example, from 0 to 1."""
         room = self.options.length - len(QUESTION.format(key="K")) - _WIDEST
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each fifth of the depth. The scores on these fifths show how accuracy depends on
-        depth."""
+        """Return a mask of the examples for each fifth of the depths."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 
@@ -186,7 +184,7 @@ class _Generator:
         return np.concatenate([text, self.questions[keys[:, 0]]], axis=1) + 1, labels, starts
 
     def _deal(self, random: np.random.RandomState, rows: int) -> NDArray[np.int64]:
-        """Values of the needles, then single values: permutations of the alphabet, one after another."""
+        """Return the values of the needles, then the single values. Together they are whole permutations of the alphabet."""
         kinds = len(self.alphabet)
         decks = -(-(self.options.distractors + 1) // kinds)
         return np.concatenate([subsets(random, rows, kinds, kinds) for _ in range(decks)], axis=1)

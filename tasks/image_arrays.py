@@ -25,7 +25,7 @@ class Options:
     title: str = "images"
     """Name of the data in tables."""
     channels: int = 3
-    """Number of channels, 1 or 3. The file must match this number and the options ``height``, ``width`` and ``classes``."""
+    """Number of channels, 1 or 3. The file must match this option, ``height``, ``width`` and ``classes``."""
     height: int = 32
     width: int = 32
     classes: int = 10
@@ -66,17 +66,16 @@ class Options:
 class ImageArrays(PatchTask):
     """Classification of the images that an .npz file contains.
 
-    Source: the file of the user. Results identify its content by digests, and tables print the option ``title`` as the name of the
-        data.
-    Differs: training images that occur in the test split are left out, and so are duplicates. Validation is cut from the rest. All
-        splits are ordered by a digest of each image.
+    Source: the file of the user. Results identify its content by digests.
+    Differs: training images that occur in the test split are left out, and so are duplicates. Validation is cut from the rest. The
+        images of a split are ordered by a digest of their pixels.
     """
 
     options: Options
 
     @property
     def data_title(self) -> str:
-        """Title of the images: the value of the option ``title``."""
+        """Value of the option ``title``."""
         return self.options.title
 
     @property
@@ -86,7 +85,7 @@ class ImageArrays(PatchTask):
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
         return _splits(root / Path(self.options.path).expanduser(), self.expected, self.options.valid, self.options.train)
 
 

@@ -1,5 +1,4 @@
-"""Classification of images in one folder per class, as in ImageNet. The images are decoded when they are needed, and cut into
-patches."""
+"""Classification of images in one folder per class, as in ImageNet. The images are cut into patches."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ class ImageFolder(PatchTask):
     """Classification of image files, which are in one folder per class.
 
     The shorter side of an image is scaled to ``side / crop`` pixels (bicubic), and the central square is cut out. Results identify
-    the content of the files by digests, and tables print the option ``title`` as the name of the data.
+    the content of the files by digests.
 
     Source: the folder of the user. If it has no split ``test``, ``val`` is the test split and validation is cut from ``train``.
         This is usual for ImageNet, whose test labels are not public.
@@ -117,7 +116,7 @@ class ImageFolder(PatchTask):
 
     @property
     def data_title(self) -> str:
-        """Title of the images: the value of the option ``title``."""
+        """Value of the option ``title``."""
         return self.options.title
 
     @property
@@ -126,7 +125,7 @@ class ImageFolder(PatchTask):
         return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
         o = self.options
         return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
 
@@ -136,7 +135,7 @@ class FolderExamples(Examples):
 
     Args:
         files: image files with their classes.
-        at: index in ``files`` of each example.
+        at: for each example, its index in ``files``.
         side: side in pixels to which each image is scaled.
         crop: share of the shorter side that remains after the central crop.
         scale: standardised value of each of the 256 levels of a pixel, for each channel.

@@ -1,4 +1,4 @@
-"""Induction: the last token also occurs earlier. Predict the token that followed it at this earlier position."""
+"""Induction: the last token also occurs earlier. Predict the token that followed this earlier occurrence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Options(SyntheticOptions):
     occurrences: int = 1
     """Number of earlier occurrences of the last token. The label is the token after the latest of these occurrences."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("induction.length", self.length, 4, 16_384, "counts tokens")
@@ -79,15 +79,15 @@ class Induction(SyntheticTask):
     else. Every other position has one of the other symbols, drawn uniformly.
 
     Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, which Fu et al. 2023 made into a task.
-    Differs: Fu et al. mark the position with a fixed token. Here the last symbol can be any symbol, so it must be matched by
-        content. The prediction is made only once, at the last position, because a class token would need another step of attention.
+    Differs: in Fu et al., the last token is always the same special token. Here it can be any symbol, so it must be matched by
+        content. The prediction is made at the last position, because a class token would need another step of attention.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: both tokens and classes are the symbols."""
+        """Specification: both tokens and classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 

@@ -62,7 +62,7 @@ class Options:
     valid: int = 1_000
     """Number of validation expressions. With ``files=lra``, the first expressions of the file are used."""
     test: int = 2_000
-    """Number of test expressions; 2,000 for ``lra``."""
+    """Number of test expressions. With ``files=lra``, it must be 2,000."""
     data_seed: int = 0
     """Seed of generated expressions."""
     files: Files = Files.generated
@@ -153,36 +153,34 @@ class ListOps(Task):
     """Evaluation of a nested expression over digits, with operators before their arguments. The value is a digit from 0 to 9.
 
     The operator MED is the median. For an even number of arguments, it is the mean of the two middle ones, rounded down. SM is the
-    sum modulo ten; MIN and MAX are the minimum and the maximum. Labels are computed while an expression is drawn. Tests compute
-    them again from the tokens in another way.
+    sum modulo ten; MIN and MAX are the minimum and the maximum.
 
     Source: the description in Nangia and Bowman 2018 (Section 2). Sizes are those of Long Range Arena.
-    Differs: the source draws expressions without regard to length and rejects those outside the required lengths; most of the
-        accepted expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the
-        expression is drawn to fill it. Drawing time is therefore proportional to length. An expression is shorter than the
-        drawn length, because two or three tokens left for an argument become one digit. It is shorter by 7 % on average at a
-        length of 64, and by 2 % at 2,000. ``max_depth`` counts nested lists. The source counts the digits inside as another
-        level, so a depth of 10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the
-        argument that is drawn last takes the remaining tokens, and the arguments are then shuffled. The source also writes
-        redundant brackets that group arguments in pairs. Here these brackets are left out, even if expressions are read from
-        the files of the source (``files=lra``). The code of the source has left them out, too, since a correction in 2021.
-        Closing brackets are tokens, no expression is cut, and every label is computed again when the files are read. Some rules
-        are the same as in the source. An argument is a digit with probability 0.75, a list has 2 to ``max_arguments``
-        arguments, and there are four operators. No expression occurs twice, within a split or across splits.
+    Differs: the source draws expressions without regard to length and rejects those outside the required lengths, so most
+        expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the expression is drawn
+        to fill it. Drawing time is therefore proportional to length. An expression can be shorter than the drawn length, because an
+        argument for which only two or three tokens are left becomes one digit. On average, it is shorter by 7 % at a length of 64,
+        and by 2 % at 2,000. ``max_depth`` counts nested lists. The source also counts the digits inside as a level, so a depth of
+        10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the argument that is drawn last
+        takes the remaining tokens, and the arguments are then shuffled. The source also writes redundant brackets that group
+        arguments in pairs. Here these brackets are left out, also with ``files=lra``; the code of the source has left them out
+        since a correction in 2021. Closing brackets are tokens, and no expression is cut. As in the source, an argument is a digit
+        with probability 0.75, a list has 2 to ``max_arguments`` arguments, and there are four operators. No expression occurs
+        twice, within a split or across splits.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens, padded at the end to ``length``."""
+        """Specification: tokens, padded at the end to ``length``."""
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """Return the examples of a split. No example is in two splits. All splits are computed together, once per process.
+        """Return the examples of a split. All splits are computed together, once per process.
 
         Raises:
-            FileNotFoundError: the files of Long Range Arena are missing; the message states which files are needed.
+            FileNotFoundError: the files of Long Range Arena are missing.
             ValueError: a file is damaged, or there are fewer different expressions than required.
         """
         o = self.options
@@ -194,7 +192,7 @@ class ListOps(Task):
 
     @property
     def generated(self) -> bool:
-        """True if the expressions are drawn at random, False if they are read from the files of Long Range Arena."""
+        """True if the expressions are drawn at random, not read from files."""
         return self.options.files is not Files.lra
 
     @property
@@ -312,7 +310,7 @@ class _Author:
         return evaluate(operator, values)
 
     def _shares(self, inner: int, room: int) -> list[int]:
-        """Divide the tokens between the brackets among two or more arguments. Most of them are digits, and the order is random."""
+        """Divide the tokens between the brackets among two or more arguments in random order. Most arguments are digits."""
         most = min(self.max_arguments, inner)
         count = max(2 + self._below(most - 1), math.ceil(inner / room))
         shares = []

@@ -25,7 +25,7 @@ from .parts.tokenisers import Tokeniser
 FEWEST = 8
 """Number of tokens of the shortest text that is used; shorter ones give too little context."""
 NEAR = 16
-"""Distance in tokens within which a repetition is in reach of a convolution."""
+"""Largest distance in tokens at which a short convolution could copy a token."""
 RARE = 1 / 2_000
 """Largest relative frequency of a rare token in the training text."""
 BLOCK = 1_024
@@ -43,7 +43,7 @@ class Options(TextOptions):
     draws: int = 1
     """Number of copies of each training sequence, each with its own mask."""
     valid_tokens: int = 0
-    """Number of validation tokens. The same share of each text is used, from its beginning; 0 means all."""
+    """Number of validation tokens; 0 means all. The same share of every text is used, from the beginning of the text."""
     test_tokens: int = 0
     """Number of test tokens, which are chosen in the same way as validation tokens."""
 
@@ -102,24 +102,23 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens in running text.
 
-    A masked token counts as ``repeated`` if it is rare in the training text, such as a name, and the visible part of the sequence
-    contains it only at positions that are more than 16 tokens away. Attention can copy such a token; a short convolution cannot.
-    All other masked tokens are called the ``rest``.
+    A masked token, such as a name, counts as ``repeated`` if it is rare in the training text and also occurs in the visible part of
+    the sequence, but only more than 16 tokens away. Attention can copy such a token; a short convolution cannot. All other masked
+    tokens are called the ``rest``.
 
     Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these tokens, 80 % are replaced by the mask, 10 % by a
         random token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves
         of perplexity.
     Differs: masks are drawn once: ``draws`` masks for each training sequence, and one for each sequence of validation and test. A
-        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
-        sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, words are masked in random
-        order until there are enough tokens, so the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` select the
-        same text at every ``length``. Perplexity is per token, so compare it only between runs with the same kind of token.
-        ``wikitext`` has its published splits. For ``wikitext_valid``, the published training split is not needed: seven in eight
-        articles of the published valid split are used as train and the rest as valid, and the published test split is used as
-        test. For ``novels``, one author in eight is valid and one in eight is test, chosen by a hash of names. ``python`` and
-        ``folder`` are divided in the same way by file. ``python`` is the code of Python's standard library as installed, without
-        tests. It needs no data folder. In code, names recur far apart, so attention lowers the loss early in training. Another
-        version of Python gives other data. Sequences that also occur in a later split are left out.
+        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No sequence
+        contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can increase the
+        share slightly. ``valid_tokens`` and ``test_tokens`` select the same text at every ``length``. Perplexity is per token, so
+        compare it only between runs with the same kind of token. For ``wikitext_valid``, seven in eight articles of the published
+        valid split are train, and the others are valid. For ``novels``, one author in eight is valid and one in eight is test,
+        chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file. ``python`` is the code of Python's
+        standard library as installed, without tests. It needs no data folder, but every version of Python gives other data. In
+        code, names recur far apart, so attention lowers the loss early in training. Sequences that also occur in a later split are
+        left out.
     """
 
     options: Options
@@ -127,12 +126,12 @@ class MaskedLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens, padded at the end to ``length``, with labels at the positions to predict."""
+        """Specification: tokens, padded at the end to ``length``, with labels at the positions to predict."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of predicted tokens: rare tokens that the sequence shows only at distant positions (``repeated``), and
-        all other predicted tokens (``rest``)."""
+        """Return two masks of the tokens to predict: ``repeated`` for rare tokens that the sequence shows only at distant
+        positions, and ``rest`` for all others."""
         made = self.made()
         shown, asked = made["train ids"], made["train labels"]
         frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)
@@ -158,7 +157,7 @@ class MaskedLanguage(TextTask):
             taken.update(keys)
             if not fresh.any():
                 raise ValueError(
-                    f"masked_language: every sequence of {split} also occurs in a later split, so no example is left. Give "
+                    f"masked_language: every sequence of {split} also occurs in a later split, so none is left for {split}. Give "
                     "other texts"
                 )
             ids, words = ids[fresh], words[fresh]
@@ -199,7 +198,7 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     word.
 
     Args:
-        most: number of tokens of all texts together, the same share of each from its beginning at any ``length``; 0 for all.
+        most: number of tokens of all texts together; 0 for all. The same share of every text is used, from its beginning.
     """
     encoded = [np.array([list(one.ids), one.words], dtype=np.int64) for text in texts for one in tokeniser.encode_words([text])]
     share = min(1.0, most / max(1, sum(one.shape[1] for one in encoded))) if most else 1.0

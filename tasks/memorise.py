@@ -71,11 +71,11 @@ class Memorise(SyntheticTask):
     """Prediction of the value of the key before each blank. The table of values is drawn once, and all splits share it.
 
     The inputs contain no information about the values, so the weights must learn them. Attention only needs to see the token before
-    the blank. The task measures how much a network stores in its weights and how fast, almost independently of its attention.
+    the blank. The task therefore measures what a network stores in its weights and how fast, almost independently of its attention.
 
     Source: memorisation of Poli et al. 2024 and its code. An example has 32 tokens, with a vocabulary of 256. There are 256
-        training and 1,280 test examples. The authors train width 128 for 200 epochs in batches of 128. Their learning rates are
-        1e-4, 5e-4 and 1e-3, with weight decay 0 and 0.1.
+        training and 1,280 test examples. The authors train networks of width 128 for 200 epochs in batches of 128. They try
+        learning rates of 1e-4, 5e-4 and 1e-3, and weight decays of 0 and 0.1.
     Differs: classes are only the values here, and all tokens in the source. As in the source, a key may occur several times in an
         example.
     """
@@ -84,7 +84,7 @@ class Memorise(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are the blank and the keys. Classes are the values."""
+        """Specification: tokens are the blank and the keys. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
 

@@ -1,4 +1,4 @@
-"""MNIST: 28 × 28 images of handwritten digits, cut into patches. The images are read from the data folder."""
+"""MNIST: 28 × 28 images of handwritten digits, cut into patches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Options(PublishedOptions):
     """Options of the task ``mnist``."""
 
     patch: int = 4
-    """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
+    """Side of a patch in pixels: 2, 4, 7 or 14."""
     valid: int = 5_000
-    """Number of validation images. The last of the published training images are used."""
+    """Number of validation images. They are the last of the published training images."""
     augment: Augment = Augment.none
     """Augmentation of training images: none, crop or timm; no reflections, because a reflected digit is not a digit."""
     root: str = ""
@@ -65,7 +65,7 @@ class Mnist(PublishedTask):
     mirrored = False
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
         return _splits(root, self.options.valid, self.options.train)
 
 

@@ -1,5 +1,4 @@
-"""Mosaic of handwritten digits and marks. The first cell shows a mark. The same mark occurs in one other cell, and the digit to the
-right of that cell must be predicted."""
+"""Mosaic of handwritten digits and marks. One mark occurs in two cells: predict the digit to the right of the second cell."""
 
 from __future__ import annotations
 
@@ -37,9 +36,10 @@ _MARKS = """
 """
 _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split("\n")[1:-1]])
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
-"""Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
+"""Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle. They are dark on bright; digits
+are bright on dark."""
 BLANK = len(MARKS)
-"""Index of the blank image in a pool. A pool has the images of marks, then the blank image, then images of digits."""
+"""Index of the blank image among the images of a split: marks, then the blank image, then digits."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Options(SyntheticOptions):
     """Number of different digits in a mosaic. These digits are drawn anew for each mosaic. A model that knows which digits occur in
     a mosaic, but not where, has an accuracy of 1 / ``kinds``."""
     question_row: bool = added_later(False)
-    """True to leave the first row blank except for its first cell, so that the class token's neighbours show no digit."""
+    """True to leave the first row blank, except for its first cell. Then no digit is near the class token."""
 
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")
@@ -105,35 +105,34 @@ class Options(SyntheticOptions):
     },
 )
 class Mosaic(SyntheticTask):
-    """Prediction of a digit in a grid of images. The first cell shows a mark. The same mark occurs in one other cell, and the digit
-    to the right of that cell must be predicted. The prediction is made at the class token.
+    """Prediction of a digit in a grid of images. The first cell shows a mark, and one other cell shows the same mark. The digit to
+    the right of this other cell must be predicted at the class token.
 
-    A mosaic is a grid of cells, and each cell is one patch. ``marks`` different marks occur in one cell each, with a different
-    digit to the right of each. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the
-    other cells of the first row are blank instead. Marks are in every other column. Digits are equally frequent, up to a remainder
-    that is drawn independently of the label, so that counts are uninformative. If ``kinds`` is less than 10, the other digits do
-    not occur in the mosaic.
+    Each cell is one patch. ``marks`` different marks occur in one cell each, with a different digit to the right of each. The first
+    cell repeats one of these marks. All other cells show digits; with ``question_row``, the other cells of the first row are blank
+    instead. Marks are in every other column. Only ``kinds`` different digits occur in a mosaic. They are equally frequent, so
+    counts are uninformative. If they cannot be equally frequent, the remaining digits are drawn independently of the label.
 
     With one mark, the task is search: the class token must find the cell after the mark. With several marks, the task is recall:
-    the token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot match them has
-    an accuracy of 1 / ``marks``.
+    the class token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot match
+    them has an accuracy of 1 / ``marks``.
 
     Source: 1,797 images from scikit-learn with grey levels from 0 to 16. They are divided as in the task ``digits``, so that no
-        image of a digit is in two splits. The marks and the question are new. The question is that of associative recall (Arora et
-        al. 2023, arXiv:2312.04927), with one query.
+        image of a digit is in two splits. The marks are new. The question is that of associative recall (Arora et al. 2023,
+        arXiv:2312.04927), with one query.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: one patch with one channel for each cell. Classes are the digits."""
+        """Specification: one patch with one channel for each cell. Classes are the digits."""
         grid = self.options.grid
         return TaskSpec(Patches(1, SIDE * grid, SIDE * grid, SIDE), grid**2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """Title of the images of digits. They are part of scikit-learn."""
+        """Title of the images of digits."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> ArrayExamples:

@@ -1,5 +1,5 @@
-"""Multi-query associative recall: pairs of keys and values, then the keys again as queries. The labels are the values of these
-keys."""
+"""Multi-query associative recall: pairs of keys and values, then each key again as a query. The label of a query is the value of
+its key."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class Options(SyntheticOptions):
     """Smallest number of pairs in a training or validation example. All numbers from ``fewest_pairs`` to ``pairs`` are equally
     frequent; 0 means that every example has ``pairs`` pairs."""
     most_pairs: int = added_later(0)
-    """Largest number of pairs in a test example. Test examples have ``fewest_pairs`` pairs, twice as many, four times as many and
-    so on, and each number of pairs has its own score. 0 means the same numbers of pairs as in training. An example has ``length``
-    tokens, or four tokens for each pair if this is more. All test examples are filled up to the length of the longest one."""
+    """Largest number of pairs in a test example; 0 means the same numbers of pairs as in training. Test examples have
+    ``fewest_pairs`` pairs, twice as many, four times as many and so on, with a separate score for each number. A test example needs
+    ``length`` tokens, or four tokens for each pair if this is more. Shorter examples are filled up to the longest."""
     vocabulary: int = 64
     """Number of different keys and values together, an even number. Half of them are keys."""
     alpha: float = 0.01
-    """Exponent of the distribution of gaps: the probability of a gap g before a query is proportional to g^(alpha - 1). 1 gives a
-    uniform distribution."""
+    """Exponent of the distribution of gaps: a query is at the g-th even position after the pairs with a probability proportional to
+    g^(alpha - 1). 1 gives a uniform distribution."""
     fillers: int = 1
     """Number of different filler tokens. None of them is a key or a value."""
     causal: bool = False
-    """True for a causal task, as published, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions, as published."""
 
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
         if self.length % 2:
             raise ValueError(f"mqar.length must be even, because keys are at even positions; got {self.length}")
-        require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"is at most a quarter of length={self.length}")
-        require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"is at most pairs={self.pairs}")
+        require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"counts pairs, at most a quarter of length={self.length},")
+        require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"counts pairs, at most pairs={self.pairs},")
         require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
         if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(f"mqar.fewest_pairs must be from 1 to most_pairs={self.most_pairs}; got {self.fewest_pairs}")
@@ -141,42 +141,42 @@ class Options(SyntheticOptions):
     },
 )
 class Mqar(SyntheticTask):
-    """Prediction of the value that a key was paired with. The prediction is made at the place where the key occurs again.
+    """Prediction of the value that a key was paired with, at the position at which the key occurs again.
 
     A sequence begins with ``k1 v1 k2 v2 ... kP vP``: P = ``pairs`` different keys, each followed by its value. All values differ.
     Each key occurs again at one later even position, as a query. The label at this position is the value of the key; other
-    positions have no label. The value never follows the query, so looking ahead is useless. A model that only knows which values
-    occur has an accuracy of 1 / ``pairs``.
+    positions have no label. The value does not follow the query, so a bidirectional network cannot read the answer there. A model
+    that only knows which values occur has an accuracy of 1 / ``pairs``.
 
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
     Differs: the source is causal. Here ``causal`` is an option, so that mechanisms without a causal form can be tested too. The
         presets ``cpu``, ``lra`` and ``profile_decoder`` set it to True. (A bidirectional model takes many times longer to learn
-        which neighbour of a key is its value.) The source draws the gaps before the queries for one pair after another. There,
-        the first pairs tend to be queried first, so the position of a query is informative. Here the same gaps are assigned to
-        the pairs in random order, and the position is not informative. Filler tokens are never keys or values here. In the
-        source, the filler is one blank, or any tokens, keys included. Classes are only the values here, and all tokens in the
-        source. The vocabulary is smaller by default, because a large vocabulary takes more training steps. A validation split
-        is drawn here; the source reports the best of four learning rates.
+        which neighbour of a key is its value.) The source draws the gaps (``alpha``) for one pair after another. The first pairs
+        then tend to be queried first, so the position of a query is informative. Here the gaps are assigned to the pairs in random
+        order, so the position is uninformative. Filler tokens are never keys or values here. In the source, the filler is one blank
+        token, or random tokens that can be keys. Classes are only the values here, and all tokens in the source. The vocabulary is
+        smaller by default, because a large vocabulary takes more training steps. A validation split is drawn here; the source
+        reports the best of four learning rates.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are filler, keys and values. Classes are the values."""
+        """Specification: tokens are filler, keys and values. Classes are the values."""
         o = self.options
         longest = max(o.length, 4 * max(self._ladder(), default=0))
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
-        when the run stops. Validation examples have as many pairs as training examples; test examples can have more pairs."""
+        """Name of the validation examples, whose score can decide when a run ends. They have as many pairs as training examples;
+        test examples can have more."""
         o = self.options
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each number of pairs. If the test has a single number of pairs, there are no masks."""
+        """Return a mask of the examples for each number of pairs in the test. If ``most_pairs`` is 0, there are no masks."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 

@@ -1,5 +1,5 @@
-"""Needles in hay: recall of key-value pairs that are hidden in repetitive or diverse filler, also in sequences longer than those of
-training."""
+"""Needles in hay: recall of key-value pairs that are hidden in repetitive or diverse filler. Test sequences can be longer than
+training sequences."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
 PHRASE = 8
-"""Length in tokens of the phrase that repetitive hay repeats. The phrase is the first ``PHRASE`` of the tokens from which diverse
-hay is drawn."""
+"""Number of tokens of the phrase that repetitive hay repeats. These tokens also occur in diverse hay."""
 
 
 @dataclass
@@ -40,11 +39,13 @@ class Options(SyntheticOptions):
     """Largest test length divided by ``length``, a power of two. Test lengths are ``length``, twice ``length`` and so on, up to
     ``longer`` times ``length``."""
     causal: bool = added_later(True)
-    """True for a causal task, in which each position sees only itself and earlier positions. If False, ``longer`` must be 1."""
+    """True if each position sees only itself and earlier positions. If False, ``longer`` must be 1."""
 
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")
-        require_range("needle.needles", self.needles, 1, self.length // 4, f"is at most a quarter of length={self.length}")
+        require_range(
+            "needle.needles", self.needles, 1, self.length // 4, f"counts needles, at most a quarter of length={self.length},"
+        )
         require_range("needle.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values, at least two of each")
         if self.vocabulary % 2 or self.vocabulary < 2 * self.needles:
             raise ValueError(
@@ -110,13 +111,13 @@ class Needle(SyntheticTask):
     A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
     or diverse (random tokens); training has both. A network is trained on sequences of ``length`` tokens. It is tested on sequences
     that are as long, twice as long, four times as long and so on, with separate scores for each length and each kind of hay.
-    Shorter test sequences are filled up with hay to the longest length. A causal network does not see this hay, because it comes
-    after the queries.
+    Shorter test sequences are filled up with hay to the longest length. In a causal network, the queries do not see this hay,
+    because it comes after them.
 
     Source: RULER hides single needles, each a key and a value, in repeated phrases or in essays. Yang et al. 2024, Table 2, compare
         recurrent mechanisms on this task: which mechanism is best depends on the hay.
-    Differs: networks are trained from scratch. Tokens are therefore symbols, each sequence has several queries, and the longer
-        sequences do not occur in training. Causal presets have networks without position embeddings, because embeddings of later
+    Differs: networks are trained from scratch. Tokens are symbols, not words. Each sequence has several queries. Training has no
+        sequences of the greater lengths. Networks of causal presets have no position embeddings, because embeddings of later
         positions would be untrained. FLOPs are counted at the longest length.
     """
 
@@ -124,7 +125,7 @@ class Needle(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are hay, keys and values. Classes are the values."""
+        """Specification: tokens are hay, keys and values. Classes are the values."""
         o = self.options
         return TaskSpec(
             Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal
@@ -132,8 +133,8 @@ class Needle(SyntheticTask):
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
-        when the run stops. Validation examples are as long as training examples; test examples can be longer."""
+        """Name of the validation examples, whose score can decide when a run ends. They are as long as training examples; test
+        examples can be longer."""
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:

@@ -49,7 +49,7 @@ class Options:
     side: int = 32
     """Side in pixels: 16, 32, 64, 128 (Path-X) or 256, for 256 to 65,536 tokens."""
     contour: int = 9
-    """Number of dashes of the target path; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
+    """Number of dashes of each of the two long paths; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
     """Number of short paths beside the two long ones. A short path has a third as many dashes, but at least two. With
     ``contour=14``, the published numbers of short paths are 5 at sides 32 and 64, 8 at side 128, and 7 at side 256."""
@@ -58,13 +58,13 @@ class Options:
     contrast: float = 1.0
     """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Number of training images. With ``files=lra``, the first images of the training split are used; this split has eight tenths
-    of all images."""
+    """Number of training images. With ``files=lra``, the training split has eight tenths of all images, and its first images are
+    used."""
     valid: int = 200
-    """Number of validation images. With ``files=lra``, the first images of the validation split are used; this split has one tenth
-    of all images."""
+    """Number of validation images. With ``files=lra``, the validation split has one tenth of all images, and its first images are
+    used."""
     test: int = 400
-    """Number of generated test images. It is ignored with ``files=lra``, whose test split is always one tenth of the images."""
+    """Number of generated test images. With ``files=lra``, this option is ignored: the test split has one tenth of all images."""
     data_seed: int = 0
     """Seed of the images, or of the division of ``lra`` into splits."""
     files: Files = Files.generated
@@ -144,36 +144,34 @@ class Pathfinder(Task):
     0).
 
     An image has two long paths, several short ones, and two dots. Paths neither cross nor touch. A token is the grey level of a
-    pixel plus one; token 0 is padding, which does not occur. Pixels are read row by row from the top. Tests solve every image
-    again, from its pixels only.
+    pixel plus one; token 0 is padding, which does not occur. Pixels are read row by row from the top.
 
     Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
         dots and distractors are those that the code of Long Range Arena uses for each size of an image.
-    Differs: the source puts dots on ends without regard to the label. The two ends of one path point towards each other and have
-        typical distances, so positions and directions of the dots predict most labels. Here images are drawn in pairs of a positive
-        and a negative image. In both images of a pair, the dots have the same distance from each other and from the border, and the
-        paths leave the dots in the same directions. These cues are therefore weak; they are strongest at side 16. Dashes of one
-        path are nearer to each other than to any other path by at least a pixel, so labels are unambiguous. In the source, the
-        smallest distance is the same within a path and between paths. Paths grow in both directions from their middle, anywhere in
-        the image; those of the source grow from one end, near each other in the centre. Dashes have 11 grey levels at their edges,
-        from counts of 4 x 4 samples; those of the source come from resampling. The number of distractors is exact. Side 16 is new.
-        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth
-        test, as in Long Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are
-        left out of the earlier one.
+    Differs: in the source, the two ends of one path point towards each other and have typical distances, so positions and
+        directions of the dots predict most labels. Here images are drawn in pairs of a positive and a negative image. In both, the
+        dots have about the same distance from each other and from the border, and the paths leave the dots in about the same
+        directions. These cues are therefore weak; they are strongest at side 16. Dashes of one path are nearer to each other than
+        to any other path by at least a pixel, so labels are unambiguous. In the source, the smallest distance is the same within a
+        path and between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the source, they are
+        drawn from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from counts of 4 x 4 samples.
+        In the source, these levels come from resampling. The number of distractors is exact. Side 16 is new. The published files
+        (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth test, as in Long
+        Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are left out.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: one token for each pixel, which has 256 grey levels."""
+        """Specification: one token for each pixel, which has 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """Return the images of a split. No image is in two splits. All splits are computed together, once per process.
+        """Return the images of a split. All splits are computed together, once per process.
 
         Raises:
-            MissingDataError: the files of Long Range Arena are missing; the message states which files are needed.
+            MissingDataError: the files of Long Range Arena are missing.
             DamagedDataError: a file is damaged.
             ValueError: the paths do not fit into the image.
         """
@@ -187,7 +185,7 @@ class Pathfinder(Task):
 
     @property
     def generated(self) -> bool:
-        """True if the images are drawn at random, False if they are read from the files of Long Range Arena."""
+        """True if the images are drawn at random, not read from files."""
         return self.options.files is not Files.lra
 
     @property

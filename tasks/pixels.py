@@ -81,27 +81,26 @@ class Pixels(Task):
     """Classification of images into ten classes. An image is read pixel by pixel, row after row.
 
     A token is the grey level of a pixel plus one; token 0 is padding, which does not occur. The grey level is the luma of ITU-R
-    BT.601, computed from the red (R), green (G) and blue (B) levels with integers. It is (19595 R + 38470 G + 7471 B + 32768) /
-    65536, rounded down.
+    BT.601, computed with integers as in Pillow's mode ``L``.
 
     Source: Tay et al. 2020: 45,000 training, 5,000 validation and 10,000 test images of 1,024 pixels.
     Differs: the source computes grey levels in floating point, so levels may differ by one. Its validation images are the last
         tenth of the training split in the order of TensorFlow Datasets. Here validation has equally many images of every class, and
-        the images are ordered by a digest of each image.
+        the images of a split are ordered by a digest of their pixels.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: one token for each pixel, which has 256 grey levels."""
+        """Specification: one token for each pixel, which has 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
         """Return the images of a split, as tokens.
 
         Raises:
-            MissingDataError: the data are missing; the message states which files are needed.
+            MissingDataError: the data are missing.
             DamagedDataError: a file has a wrong content.
         """
         o = self.options

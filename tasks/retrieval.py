@@ -115,22 +115,21 @@ class Retrieval(Task):
     """Classification of pairs of documents as related or not.
 
     Source: Long Range Arena uses pairs of papers of the ACL Anthology Network (AAN), 4,000 bytes of each.
-    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and results name
-        it. A pair is two posts of 20 Newsgroups. In half of the pairs, both posts are from the same group. In the other half,
-        they are from two groups. Only the author's own text of a post is used, without headers, quoted lines, signatures and
-        the names of the twenty groups. Posts of fewer than 100 characters are left out. Pairs of train are made from nine
-        tenths of the published training posts, pairs of valid from the other tenth, and pairs of test from the published test
-        posts. No post, cut to ``length``, is in two splits. The first post of a pair is drawn in the same way for both classes.
-        The second post comes from the same group or from all other groups, so a single post is hardly informative about the
-        class. With ``files=aan``, the three published splits are used. Pairs of train and valid that also occur in a later
-        split, in either order, are left out. A paper may be in many pairs.
+    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and its title in
+        results says so. A pair is two posts of 20 Newsgroups. In half of the pairs, both posts are from the same group. Only the
+        author's own text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of
+        fewer than 100 characters are left out. Nine tenths of the published training posts are used for train, and the other tenth
+        for valid. After the cut to ``length`` bytes, no post is in two splits. The first post of a pair is drawn in the same way
+        for both classes, so a single post is hardly informative about the class. With ``files=aan``, the three published splits are
+        used. Pairs of train and valid that also occur in a later split, in either order, are left out. A paper may be in many
+        pairs.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: two sequences of bytes, each padded at the end to ``length``."""
+        """Specification: two sequences of bytes, each padded at the end to ``length``."""
         return TaskSpec(Pairs(VOCABULARY), self.options.length, classes=2)
 
     @property
@@ -142,7 +141,7 @@ class Retrieval(Task):
         """Return the pairs of documents of a split.
 
         Raises:
-            FileNotFoundError: files with the documents are missing; the message states which files are needed.
+            FileNotFoundError: files with the documents are missing.
             ValueError: a file is damaged or incomplete, or the documents make fewer pairs than required.
         """
         o = self.options

@@ -19,7 +19,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 MARK = 1
 ASK = 2
 FIRST_DIGIT = 3
-"""Token ids of the mark, the query and the first digit. The other digits have the ids after ``FIRST_DIGIT``."""
+"""Token id of the first digit. The other digits have the next ids."""
 
 
 class Kind(Enum):
@@ -50,11 +50,11 @@ class Options(SyntheticOptions):
     kind: Kind = Kind.majority
     """``sum`` of the marked digits modulo ``modulus``, or ``majority``: the most frequent of them, without ties."""
     unmarked: Unmarked = added_later(Unmarked.balanced)
-    """How the digits without a mark are drawn. With ``balanced``, every digit is equally frequent over all tokens, so counts over
-    all tokens are uninformative. With ``independent``, they are drawn uniformly. The most frequent digit over all tokens is then
-    the majority of the marked digits more often than by chance."""
+    """How the digits without a mark are drawn. With ``balanced``, all digits are equally frequent in the whole sequence, so their
+    counts are uninformative. With ``independent``, the digits without a mark are drawn uniformly. The most frequent digit of the
+    sequence is then the majority of the marked digits more often than by chance."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)
@@ -109,20 +109,19 @@ class Selective(SyntheticTask):
     """Prediction of the sum or the majority of those digits that follow a mark.
 
     The marked digits are drawn first, uniformly. With ``unmarked=balanced``, the other digits are chosen so that all digits are
-    equally frequent over the whole sequence. If the number of tokens leaves a remainder, it is drawn independently of the label.
-    The last token is the query, and the label is at its position. In a causal task, a class token at the start could not see the
-    other tokens.
+    equally frequent over the whole sequence. If the number of digits is not a multiple of ``modulus``, the remainder is drawn
+    independently of the label. The label is at the last token, the query. (In a causal task, a class token at the start could not
+    see the other tokens.)
 
     Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
-        selective copying (Gu and Dao 2023, arXiv:2312.00752) and to the parity and majority circuits on which efficient mechanisms
-        differ.
+        selective copying (Gu and Dao 2023, arXiv:2312.00752), and to parity and majority, on which efficient mechanisms differ.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens are the mark, the query and the digits. Classes are the digits."""
+        """Specification: tokens are the mark, the query and the digits. Classes are the digits."""
         o = self.options
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
@@ -146,9 +145,7 @@ class Selective(SyntheticTask):
 
 
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return tokens with the chosen digits after marks at random positions, in order, and the other digits everywhere else, in
-    order.
-    """
+    """Return tokens: the chosen digits after marks at random positions, and the other digits elsewhere. Both keep their order."""
     rows, marked = chosen.shape
     units = marked + others.shape[1]
     places = np.sort(subsets(random, rows, marked, units), axis=1)

@@ -32,7 +32,8 @@ class Options:
     """Options that all tasks of text classification have."""
 
     length: int = 256
-    """Largest number of tokens of an example; the rest is cut off. If an example has two texts, the longer one is cut."""
+    """Largest number of tokens of an example; the rest is cut off. Two texts share this number equally, unless one of them needs
+    less."""
     tokens: Tokens = Tokens.bytes
     """``bytes``; ``wordpiece`` or ``bpe``, which are learned from the training split; or ``file``, for the file in the option
     ``tokenizer``."""
@@ -114,7 +115,7 @@ class Sentences(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: tokens, padded at the end to ``length``."""
+        """Specification: tokens, padded at the end to ``length``."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=2)
 
     @property
@@ -131,7 +132,7 @@ class Sentences(Task):
         """Return the examples of a split, as token ids.
 
         Raises:
-            FileNotFoundError: the data or the tokeniser's file are missing; the message states which files are needed.
+            FileNotFoundError: the data or the tokeniser's file are missing.
             ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """
@@ -144,7 +145,7 @@ class Sentences(Task):
         duplicates here.
 
         Raises:
-            FileNotFoundError: files of the data set are missing; the message states which files are needed.
+            FileNotFoundError: files of the data set are missing.
             ValueError: a file is damaged or incomplete.
         """
         rows = divided(self.source.load(data_root(self.options.root)), self.options.valid)[split]
@@ -215,8 +216,8 @@ class Sst2(Sentences):
     """Classification of phrases of film reviews by sentiment, as positive or negative.
 
     Source: 67,349 training phrases, including parts of sentences, and 872 sentences, which are GLUE's development split.
-    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. Phrases of test sentences are in neither of
-        these splits.
+    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. No phrase of a test sentence is in train or
+        valid.
     """
 
     data = SST2
@@ -237,7 +238,7 @@ class QnliOptions(Options):
     """Options of the task ``qnli``."""
 
     length: int = 384
-    """Largest number of tokens of an example. If the question and the sentence together are too long, the longer one is cut."""
+    """Largest number of tokens of an example. Question and sentence share this number equally, unless one of them needs less."""
     files: QnliFiles = QnliFiles.published
     """``published``, or ``dev`` if only that split is available."""
 
@@ -310,7 +311,7 @@ class MrpcOptions(Options):
     """Options of the task ``mrpc``."""
 
     length: int = 384
-    """Largest number of tokens of an example. If the two sentences together are too long, the longer one is cut."""
+    """Largest number of tokens of an example. The two sentences share this number equally, unless one of them needs less."""
 
     owner: ClassVar[str] = "mrpc"
 
@@ -333,8 +334,8 @@ class Mrpc(Sentences):
     """Classification of pairs of sentences as paraphrases or not.
 
     Source: the published division into 4,076 training pairs and 1,725 test pairs, whose labels are known.
-    Differs: see ``Sentences``. The Linformer paper does not report this data set. GLUE cuts its development split from the 4,076
-        pairs; here validation is cut from them.
+    Differs: see ``Sentences``. The Linformer paper does not report this data set. GLUE's development split is a part of the 4,076
+        pairs; the validation split here is another part.
     """
 
     data = MRPC

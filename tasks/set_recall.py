@@ -23,7 +23,7 @@ class Options(SyntheticOptions):
     """Options of the task ``set_recall``."""
 
     length: int = 32
-    """Length in frames, including the last one, which is the query."""
+    """Number of frames. The last frame is the query."""
     classes: int = 12
     """Number of classes. A frame can hold none, one or several of them."""
     rare: int = 4
@@ -31,7 +31,7 @@ class Options(SyntheticOptions):
     key: int = 8
     """Number of channels of a key. Each channel is -1 or 1."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("set_recall.key", self.key, 2, 14, "counts channels")
@@ -71,11 +71,10 @@ class SetRecall(SyntheticTask):
     """Prediction of the set of classes in the earlier frame that has the same key as the last frame.
 
     A frame contains a key and one number for each class: 1 if the class is in the set of the frame, and -1 if not. The last frame
-    has the key of one earlier frame at a random position, and 0 for each class. Every other key occurs once. Keys are new in every
-    example, so that no network can learn them. Each class is in a set independently of all others.
+    has the key of one earlier frame at a random position, and 0 for each class. Every other key occurs once. Keys are drawn anew
+    for every example, so that no network can learn them. Each class is in a set independently of all others.
 
-    Source: none for sets of classes. The question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one
-        query.
+    Source: associative recall (Arora et al. 2023, arXiv:2312.04927), with one query. Sets of classes are new.
     Differs: in associative recall a value is one class; here it is a set of classes. The metric is micro-averaged F1, over all
         classes together. A key is a vector in the same frame as its value, not a token before it.
     """
@@ -84,8 +83,7 @@ class SetRecall(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: frames of a key and a set of classes as inputs. The label is the set of classes at the last
-        frame."""
+        """Specification: inputs are frames of a key and a set of classes. The label is a set of classes, at the last frame."""
         o = self.options
         frames = Frames(o.key + o.classes)
         return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")

@@ -1,5 +1,5 @@
-"""State tracking: predict, at every position, the product of all group elements so far, also in sequences longer than those of
-training."""
+"""State tracking: predict, at every position, the product of all group elements so far. Test sequences can be longer than training
+sequences."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Options(SyntheticOptions):
     length: int = 32
     """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Length of a test word in group elements. Parts of the test positions have separate scores: up to ``length``, from there to 2
-    × ``length``, from there to 4 × ``length``, and so on."""
+    """Length of a test word in group elements. Ranges of positions have separate scores: up to ``length``, from there to 2 ×
+    ``length``, and so on."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
@@ -102,37 +102,36 @@ class StateWords(SyntheticTask):
     """Prediction of the product of all permutations so far. The product is the state of an automaton, and every element can change
     this state.
 
-    A sequence of group elements is called a word. With a fixed number of layers, some mechanisms cannot represent the state, so
-    they track it over short words only. Softmax and linear attention are such mechanisms. Recurrences whose
-    transitions have no negative eigenvalues cannot represent parity. A network is trained on words of ``length`` elements and
-    tested on longer ones. Scores are recorded by position.
+    A sequence of group elements is called a word. With a fixed number of layers, softmax and linear attention cannot track the
+    state of long words. Recurrences whose transitions have no negative eigenvalues cannot track parity. A network is trained on
+    words of ``length`` elements and tested on longer ones. Scores are recorded by position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. The authors use width 128, and 2 layers for parity.
         They train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
         The option ``swaps`` with S5 corresponds to their words of exchanges of two things only.
-    Differs: words have one length in training. The state is predicted at every position, so a score is over all positions of a
-        part of the test words, not over the last position only. The network has no position embeddings, because those beyond
-        ``length`` would be untrained. FLOPs are counted at ``test_length``.
+    Differs: all training words have the same length. The state is predicted at every position, so a score covers a range of
+        positions, not only the last one. The network has no position embeddings, because those beyond ``length`` would be
+        untrained. FLOPs are counted at ``test_length``.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: both tokens and classes are the group elements."""
+        """Specification: both tokens and classes are the group elements."""
         o = self.options
         elements = len(table_of(o.group))
         return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)
 
     @property
     def criterion(self) -> str:
-        """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
-        when the run stops. Validation examples are as long as training examples; test examples can be longer."""
+        """Name of the validation examples, whose score can decide when a run ends. They are as long as training examples; test
+        examples can be longer."""
         return f"validation, with words of {self.options.length} elements"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return masks of parts of the test positions: up to ``length``, from there to 2 × ``length``, from there to 4 ×
-        ``length``, and so on. Only the test split has masks."""
+        """Return masks of ranges of positions: up to ``length``, from there to 2 × ``length``, from there to 4 × ``length``, and so
+        on. Only the test split has masks."""
         o = self.options
         ends = [0, *(o.length << step for step in range((o.test_length // o.length).bit_length()))]
         if ends[-1] < o.test_length:

@@ -87,10 +87,10 @@ class Options:
 class Text(Task):
     """Classification of film reviews by sentiment, as positive or negative.
 
-    Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative, cut to ``length`` bytes.
+    Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative.
     Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Reviews are cut
-        to ``length``. Training reviews that then also occur in the test split are left out, and so are duplicates; at 1,024 bytes,
-        24,778 remain. Here as in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The
+        to ``length`` bytes. Training reviews that then also occur in the test split are left out, and so are duplicates; at 1,024
+        bytes, 24,778 remain. As in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The
         published table reports the best of four lengths; here the length is an option that is set before training.
     """
 
@@ -98,14 +98,14 @@ class Text(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: one token for each byte, padded at the end to ``length``."""
+        """Specification: one token for each byte, padded at the end to ``length``."""
         return TaskSpec(Tokens(VOCABULARY), self.options.length, classes=2)
 
     def examples(self, split: Split) -> Examples:
         """Return the reviews of a split, as tokens.
 
         Raises:
-            FileNotFoundError: files with the reviews do not exist; the message states which files are needed.
+            FileNotFoundError: files with the reviews do not exist.
             ValueError: a file is damaged, a split does not have the published number of reviews, or fewer than ``train`` training
                 reviews are left.
         """

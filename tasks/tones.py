@@ -20,7 +20,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Number of steps from 0 to 1. Levels are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
+"""Levels are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
 SHORTEST, LONGEST = 2, 4
 """Smallest and largest number of frames of a tone."""
 PAUSE = 2
@@ -42,13 +42,13 @@ class Options(SyntheticOptions):
     noise: float = 0.25
     """Largest level of the noise in each band; tones have levels from 0.5 to 1."""
     causal: bool = False
-    """True for a causal task, in which each position sees only itself and earlier positions."""
+    """True if each position sees only itself and earlier positions."""
 
     def __post_init__(self) -> None:
         require_range("tones.high", self.high, 2, 1_000, "counts bands")
         require_range("tones.low", self.low, 2, 1_000, "counts bands")
-        require_range("tones.tones", self.tones, 1, self.low, f"counts double tones with different low tones, of low={self.low},")
-        require_range("tones.fewest", self.fewest, 1, self.tones, "is at most tones")
+        require_range("tones.tones", self.tones, 1, self.low, f"counts double tones, at most low={self.low},")
+        require_range("tones.fewest", self.fewest, 1, self.tones, f"counts double tones, at most tones={self.tones},")
         require_range("tones.noise", self.noise, 0.0, 10.0, "is a level")
         self.require_sizes("tones")
 
@@ -83,16 +83,14 @@ class Options(SyntheticOptions):
     variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
 )
 class Tones(SyntheticTask):
-    """Prediction of the high tone that sounded together with the low tone at the end of the example. The prediction is made at the
-    last frame.
+    """Prediction, at the last frame, of the high tone that sounded together with the low tone at the end of the example.
 
-    A frame contains the level of each band of a filter bank, low bands first. A double tone has one low and one high band. It
-    sounds for some frames at one level, and a pause follows. Every band has noise. The low tones of an example are all different,
-    and the high tones are drawn uniformly. Examples have different lengths and are padded with zeros to the largest possible
-    length.
+    A frame contains the level of each band of a filter bank, low bands first. A double tone sounds in one low and one high band,
+    for some frames at one level, and a pause follows. Every band has noise. The low tones of an example are all different, and the
+    high tones are drawn uniformly. Examples have different lengths and are padded with zeros to the largest possible length.
 
-    Source: none for the combination. Double tones are those of touch-tone telephones (ITU-T Q.23, with four low and four high
-        tones). The question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Source: associative recall (Arora et al. 2023, arXiv:2312.04927), with one query, and the double tones of touch-tone telephones
+        (ITU-T Q.23, with four low and four high tones). The combination is new.
     Differs: keys and values sound at the same time, and they are levels in noise, not tokens. The filter bank is ideal: no wave is
         sampled, and no tone leaks into other bands.
     """
@@ -101,7 +99,7 @@ class Tones(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: inputs are frames of low and high bands. A class is a high band."""
+        """Specification: inputs are frames of low and high bands. A class is a high band."""
         o = self.options
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 

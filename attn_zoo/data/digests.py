@@ -11,10 +11,8 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Return the parts of a cache key that identify the files of a data set below ``root``.
-
-    A data set may be stored in several file layouts. The parts are the title of the layout that was found, and one SHA-256 digest
-    for each file or folder of this layout.
+    """Return strings that identify the files of a data set below ``root`` in the key of a cache entry. They are the title of the
+    file layout that was found, and one SHA-256 digest for each file or folder of this layout.
 
     Raises:
         MissingDataError: for every layout, a file or folder is missing.

@@ -20,7 +20,7 @@ from attn_zoo.contract import DamagedDataError
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
     """Return a context in which errors of reading a file are replaced by ``DamagedDataError``. The message names the file and what
-    it should contain (``what``).
+    it should contain (``what``). ``FileNotFoundError`` and ``PermissionError`` are not replaced.
 
     Raises:
         DamagedDataError: decompression, decoding or parsing failed.

@@ -1,5 +1,5 @@
-"""Downloads of data sets from the Hugging Face hub. The data are saved as JSON lines or text, so that only the download needs the
-hub's library."""
+"""Downloads of data sets from the Hugging Face hub. The data are saved as JSON lines or text, which can be read without the hub's
+library."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ def fetch_rows(
     rows: Mapping[str, int] | None = None,
 ) -> None:
     """Download splits of a data set from the Hugging Face hub, and write each split as a file of JSON lines. The library
-    ``datasets`` verifies the download.
-
-    Each file appears only when it is complete.
+    ``datasets`` verifies the download. A file appears only when it is complete.
 
     Args:
         name: name on the hub, such as ``stanfordnlp/imdb``.
         files: for each split, the path of the file to write.
-        fields: columns to read, each with the name that its values have in the JSON lines.
+        fields: for each column to read, the name of its field in the JSON lines.
         config: name of a data set within a collection, such as ``sst2``.
         rows: required number of rows of each split; None for any number.
 
     Raises:
-        ImportError: ``datasets`` is not installed; the message names the extra to install.
-        ValueError: a split has another number of rows, or lacks a column.
+        ImportError: ``datasets`` is not installed.
+        ValueError: a split has a wrong number of rows, or lacks a column.
     """
     for split, path in files.items():
         table = _fetch(name, config, split, list(fields))
@@ -52,7 +50,7 @@ def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = No
     column ``text``, and each row becomes one line.
 
     Raises:
-        ImportError: the library ``datasets`` is not installed; the message names the extra to install.
+        ImportError: the library ``datasets`` is not installed.
         ValueError: a split lacks the column ``text``.
     """
     for split, path in files.items():

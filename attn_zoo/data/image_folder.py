@@ -1,4 +1,4 @@
-"""Reading of images in folders. There is one folder per split, and it contains one folder of images per class."""
+"""Reader of folders of images. There is one folder per split, and it contains one folder of images per class."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
     """Return the image files of each split with their labels and digests. Classes are numbered in the order of their folder names.
 
-    Every file is read once, to compute its digest and to check that it is complete. The result is cached as long as names, sizes
-    and modification times of the files do not change.
+    Every file is read once, to compute its digest and to check that it is complete. Digests are cached until the name, size or
+    modification time of a file changes.
 
     Args:
         classes: required number of classes.

@@ -1,5 +1,5 @@
-"""Readers of published image data sets: idx files, .npz files, zip files of WebP strips, and CIFAR's binary version. No pickle file
-is loaded."""
+"""Readers of published image data sets: idx files, .npz files, zip files of stacked images, and CIFAR's binary version. No pickle
+file is loaded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Return the images, which have one channel, and the labels in four idx files.
+    """Return the images and labels in four idx files. The images have one channel.
 
     Args:
         paths: training images, training labels, test images, test labels.
@@ -136,8 +136,8 @@ def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
-    """Return the images and labels in the files of CIFAR's binary version. For each image, a file has the labels of the image, one
-    byte each, and then the pixels of one channel after another.
+    """Return the images and labels in the files of CIFAR's binary version. For each image, a file has one byte per label, and then
+    the pixels, channel by channel.
 
     Args:
         train: files of the training split, in order, with equal numbers of images.
@@ -170,7 +170,9 @@ def _read_zip(path: Path, count: int, expected: Expected) -> Images:
     with unpacking(path, what), zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".webp", ".png")))
         if not names or "labels.npy" not in archive.namelist():
-            raise DamagedDataError(f"{path} is not {what}: it holds {len(archive.namelist())} other files")
+            raise DamagedDataError(
+                f"{path} must be {what}, but lacks the strips or labels.npy; it holds {len(archive.namelist())} files"
+            )
         strips = [_read_strip(archive.read(name), path / name, expected) for name in names]
         labels = np.load(io.BytesIO(archive.read("labels.npy")), allow_pickle=False)
     return _images(np.concatenate(strips), labels, count, expected, path, f"{path}: labels.npy")

@@ -15,7 +15,7 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects in a file of JSON lines. Each object must have all ``fields``, and may have more.
 
     Raises:
-        DamagedDataError: a line is not an object, or lacks a field; the message names the line.
+        DamagedDataError: a line is not an object, or lacks a field.
     """
     with open_text(path) as lines:
         for number, line in enumerate(lines, 1):

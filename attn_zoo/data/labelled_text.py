@@ -37,7 +37,7 @@ def read_labelled_jsonl(
         label: name of the label field.
 
     Raises:
-        DamagedDataError: a line is not an object, lacks a field, or has an invalid value; the message names the line.
+        DamagedDataError: a line is not an object, lacks a field, or has an invalid value.
     """
     for number, row in enumerate(read_jsonl(path, [label, *texts]), 1):
         yield _row(f"{path}, line {number}", row[label], [row[name] for name in texts], classes)
@@ -60,10 +60,10 @@ def read_labelled_tsv(
         classes: index of the class of each label.
         columns: number of columns.
         header: True if the first line names the columns.
-        skip_broken: True to skip lines with another number of columns, for files that were published with such lines.
+        skip_broken: True to skip lines with a wrong number of columns, for files that were published with such lines.
 
     Raises:
-        DamagedDataError: a line has another number of cells, or an unknown label.
+        DamagedDataError: a line has a wrong number of cells, or an unknown label.
     """
     with open_text(path) as lines:
         for number, line in enumerate(lines, 1):
@@ -95,7 +95,7 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
 
 
 def require_count(where: object, rows: Iterable[LabelledText], count: int) -> list[LabelledText]:
-    """Return the examples of a split as a list. Their number must be the published one (``count``).
+    """Return the examples of a split as a list. Their number must be ``count``, the published number.
 
     Args:
         where: file or folder of the examples, for the message.
@@ -125,11 +125,11 @@ def check_texts(where: str, texts: Iterable[object]) -> None:
         where: file and line of the values, for the message.
 
     Raises:
-        DamagedDataError: a value is not a string, or cannot be written as UTF-8; the message names the place.
+        DamagedDataError: a value is not a string, or cannot be written as UTF-8.
     """
     for text in texts:
         if not isinstance(text, str):
-            raise DamagedDataError(f"{where} must be a string; got {type(text).__name__}")
+            raise DamagedDataError(f"{where}: each text must be a string; got {type(text).__name__}")
         if _SURROGATE.search(text):
             raise DamagedDataError(
                 f"{where} must be valid UTF-8 text, but holds a character that UTF-8 cannot encode (half of a surrogate pair)"

@@ -19,7 +19,7 @@ def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
 
     Raises:
         MissingDataError: the archive cannot be downloaded.
-        DamagedDataError: the download has another checksum, or the archive lacks the folder.
+        DamagedDataError: the download has a wrong checksum, or the archive lacks the folder.
     """
     from torchvision.datasets.utils import extract_archive
 
@@ -43,7 +43,7 @@ def fetch_files(mirrors: Sequence[str], md5: Mapping[str, str], folder: Path) ->
 
     Raises:
         MissingDataError: a file cannot be downloaded.
-        DamagedDataError: a download has another checksum.
+        DamagedDataError: a download has a wrong checksum.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as temporary:

@@ -15,7 +15,7 @@ MUTED = "#69707d"
 GRID = "#e4e7eb"
 PAPER = "#ffffff"
 SERIES = ("#1a2fcf", "#2e9fb8", "#ee6325", "#b45cf0", "#9c2a17", "#5c1a73")
-"""Colours of series, distinguishable with red-green and blue-yellow blindness, each of contrast at least 3 : 1 to white."""
+"""Colours of series. They can be told apart with red-green and blue-yellow blindness. Their contrast to white is at least 3 : 1."""
 DARK = {
     INK: "#eef1f5",
     MUTED: "#9aa4b2",
@@ -23,16 +23,17 @@ DARK = {
     PAPER: "#14171c",
     **dict(zip(SERIES, ("#5f84ff", "#5fd6e6", "#ff9a4d", "#d3a6ff", "#d8644d", "#b25cd2"), strict=True)),
 }
-"""Colour of dark mode for each colour of light mode."""
+"""For each colour of light mode, the colour that replaces it in dark mode."""
 MARKERS = ("o", "^", "s", "D", "v", "P")
 SUFFIXES = (".svg", ".png")
 
 
 def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
-    """Return settings of matplotlib with which equal figures give equal files, and different figures have different ids.
+    """Return settings of matplotlib. With them, equal figures give equal files, and figures with different names have different
+    ids.
 
     Args:
-        name: name of the figure, from which the ids of its SVG elements are made.
+        name: name of the figure. The ids of its SVG elements depend on it.
         outlined: True for letters as outlines, which look the same everywhere; False for letters as text, which is small and
             searchable.
     """
@@ -124,7 +125,7 @@ def _dark_rule(light: str, dark: str) -> str:
 
 
 def hover(artist: Any, words: str) -> None:
-    """Give an element of a figure a title, which a browser shows under the pointer.
+    """Give an element of a figure a title, which a browser shows when the pointer is on the element.
 
     Args:
         artist: matplotlib's element.

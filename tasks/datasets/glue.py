@@ -1,6 +1,7 @@
-"""The GLUE data sets that the Linformer paper uses, and the corpora from which GLUE took them.
+"""SST-2, QNLI, QQP and MRPC, which are data sets of GLUE.
 
-If GLUE hides the labels of a published test split, the split ``test`` here is the published development split.
+The labels of GLUE's test splits are hidden. The split ``test`` here is therefore GLUE's development split. Only MRPC has its
+published test split, whose labels are known.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _layouts(
 
 
 def _download(name: str, parts: dict[str, str], fields: Sequence[str]) -> Callable[[Path], None]:
-    """Return a function that downloads splits of GLUE from the hub. ``parts`` maps their names to ours."""
+    """Return a function that downloads splits of GLUE from the hub. ``parts`` maps the hub's names of splits to the published
+    names."""
 
     def download(root: Path) -> None:
         files = {split: root / f"{name}/{part}.jsonl" for split, part in parts.items()}

@@ -18,7 +18,7 @@ EXPECTED = {
     "cifar10": Expected(50_000, 10_000, 3, 32, 32, 10),
     "cifar100": Expected(50_000, 10_000, 3, 32, 32, 100),
 }
-"""Required sizes: numbers of training and test images, channels, height, width, and number of classes."""
+"""Required sizes of each data set."""
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Names of the four files of a data set in the format of MNIST."""

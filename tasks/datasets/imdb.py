@@ -10,7 +10,7 @@ from attn_zoo.data.hub import fetch_rows
 from attn_zoo.data.labelled_text import Parts, read_labelled_jsonl, read_text_folder, require_count
 
 COUNTS = {"train": 25_000, "test": 25_000}
-"""Published numbers of reviews of each split."""
+"""Published number of reviews of each split."""
 
 
 def _imdb_jsonl(paths: Sequence[Path]) -> Parts:

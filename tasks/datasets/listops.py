@@ -15,8 +15,7 @@ from ..parts.expressions import VOCABULARY, value_of
 
 ROWS = {"train": 96_000, "valid": 2_000, "test": 2_000}
 SHORTEST, LONGEST = 501, 1_999
-"""Published smallest and largest number of tokens of an expression. The brackets of lists count, but brackets that only group
-arguments do not."""
+"""Smallest and largest number of tokens of a published expression. Round brackets, which only group arguments, do not count."""
 
 FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
 FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
@@ -29,14 +28,12 @@ Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def read_expressions(path: Path, rows: int) -> Expressions:
-    """Return the expressions in a file that has a header and ``rows`` lines. A line has an expression and its value, separated by a
-    tab.
+    """Return the expressions in a file that has a header and ``rows`` more lines. A line is an expression, a tab, and the value.
 
-    The round brackets of a file only group arguments in pairs and do not change a value. Their number is checked, and
-    they are left out.
+    Round brackets only group arguments in pairs and do not change a value. Their number is checked, and they are left out.
 
     Raises:
-        DamagedDataError: a line is not an expression, or its value is wrong; the message names file and line.
+        DamagedDataError: the header, the number of lines, an expression or a value is wrong.
     """
     ids = np.zeros((rows, LONGEST), dtype=np.uint8)
     labels = np.zeros(rows, dtype=np.uint8)

@@ -17,23 +17,22 @@ from attn_zoo.data import reading
 
 SIDES = (32, 64, 128, 256)
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""Folder of each level of difficulty. A key is the number of dashes of the target path."""
+"""Folder of each level of difficulty. A key is the number of dashes of each of the two long paths."""
 
 Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " images"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Released Pathfinder images of one size. The lists of labels are read when the object is made, and all listed files must
-    exist. Pixels are read when they are needed."""
+    """Released Pathfinder images of one size. Their paths and labels are in memory; ``read`` reads their pixels."""
 
     folder: Path
     side: int
     listed: dict[int, list[tuple[Path, int]]]
-    """Images with labels, in the order of the lists. A key is the number of dashes of the target path."""
+    """Paths of images with their labels. A key is the number of dashes of a long path."""
 
     def level(self, contour: int) -> Path:
-        """Return the folder of the images whose target path has ``contour`` dashes.
+        """Return the folder of the images whose long paths have ``contour`` dashes.
 
         Raises:
             MissingDataError: the release has no folder for this number of dashes.
@@ -41,14 +40,14 @@ class Release:
         if contour not in self.listed:
             raise MissingDataError(
                 f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which must hold the images "
-                f"whose target path has {contour} dashes; unpack it from lra_release, or ask for "
+                f"whose long paths have {contour} dashes; unpack it from lra_release, or ask for "
                 f"contour={' or '.join(map(str, self.listed))}"
             )
         return self.folder / LEVELS[contour]
 
     def read(self, contour: int) -> Labelled:
-        """Return the images whose target path has ``contour`` dashes, and their labels, in the order of the lists of labels. Files
-        that are empty in the release are left out.
+        """Return the images whose long paths have ``contour`` dashes, and their labels. Files that are empty in the release are
+        left out.
 
         Raises:
             MissingDataError: the release has no folder for this number of dashes.
@@ -63,7 +62,7 @@ class Release:
 
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
-    """Return the images in a released folder such as ``pathfinder32``. ``side`` is the side of an image in pixels.
+    """Read the lists of labels in a released folder such as ``pathfinder32``. ``side`` is the side of an image in pixels.
 
     Raises:
         DamagedDataError: the folder has none of the subfolders in ``LEVELS``, a list of labels cannot be read, or a list names a

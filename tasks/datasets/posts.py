@@ -1,4 +1,4 @@
-"""Twenty Newsgroups: posts with their headers. Every part of a post that names its newsgroup is removed."""
+"""Twenty Newsgroups: posts, and the removal of those parts of a post that name its newsgroup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUPS = (
 """Newsgroups; the class of a post is the index of its group."""
 
 COUNTS = {"train": 11_314, "test": 7_532}
-"""Published numbers of posts of each split."""
+"""Published number of posts of each split."""
 
 _QUOTED = re.compile(r"\s*(?:[A-Za-z]{1,4})?[>|]|\s*:\s")
 _OPENING = re.compile(r"\s*(?:>\s*)?In (?:article|message)\b")
@@ -32,12 +32,12 @@ _SIGNATURE = re.compile(r"^--\s*$|^[-_=*~]{8,}\s*$")
 _NAMES = re.compile("|".join(re.escape(group) for group in GROUPS), re.IGNORECASE)
 
 SIGNATURE_LINES = 12
-"""Largest number of lines of a signature, after the line of dashes at which it begins."""
+"""Largest number of lines of a signature. The line of dashes at its beginning does not count."""
 
 
 def body(post: str) -> str:
-    """Return the author's own text of a post. Headers, quotations with the lines that introduce them, the signature, and names of
-    newsgroups are removed."""
+    """Return the author's own text of a post. Headers, quotations and their introductions, the signature, and names of newsgroups
+    are removed."""
     lines = post.replace("\r\n", "\n").partition("\n\n")[2].split("\n")
     kept = [line.rstrip() for line in lines if not _is_quotation(line)]
     for place, line in enumerate(kept):

@@ -48,7 +48,7 @@ def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
 
 
 def articles(text: str) -> list[Document]:
-    """Return the articles in the text of a WikiText file. An article reaches from its title to the next title."""
+    """Return the articles in the text of a WikiText file. An article ends where the title of the next one begins."""
     starts = [match.start() for match in _TITLE.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     return [Document(f"{number} {piece[:40]}", piece) for number, piece in enumerate(pieces)]
@@ -110,17 +110,17 @@ NOVELS: DataSet[Library] = DataSet(
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 """Folder of the standard library of this Python."""
 NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
-"""Folders that are left out: they are not part of Python's standard library, or some distributions of Python install them
-separately."""
+"""Folders whose files are left out, because they are not part of the standard library, or are missing from some distributions of
+Python."""
 OF_A_BUILD = "_sysconfigdata_"
-"""Beginning of the names of files that differ between builds of one version of Python."""
+"""Prefix of the names of files that differ between builds of the same version of Python. These files are left out."""
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
     """Return the name and the path of each text file in a folder, ordered by path. The name is the path relative to the folder.
 
     Raises:
-        MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
+        MissingDataError: the folder does not exist, or holds fewer than three text files, one for each split.
     """
     place = Path(folder).expanduser()
     found = sorted(path for path in place.rglob("*") if path.is_file() and path.name.endswith(SUFFIXES))
@@ -135,8 +135,8 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
     """Return the name and the path of each Python file of the standard library, ordered by name. The name is the path relative to
     ``library``.
 
-    Files that match ``NOT_EVERYWHERE`` or ``OF_A_BUILD`` are left out, because they differ between installations of the same
-    version of Python.
+    Files in the folders ``NOT_EVERYWHERE`` are left out, and so are files whose names begin with ``OF_A_BUILD``. They differ
+    between installations of the same version of Python.
 
     Raises:
         MissingDataError: there are fewer than three files, one for each split.

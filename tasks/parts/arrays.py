@@ -54,7 +54,7 @@ class ArrayExamples(Examples):
         return len(self._labels)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """Return the examples with these indices, in this order. Tokens are converted to the dtype that models need."""
+        """Return the examples with these indices, in this order."""
         at = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
         inputs = self._inputs[at]
         if self._scale is not None:
@@ -68,8 +68,8 @@ class ArrayExamples(Examples):
         return _wide(self._labels)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the inputs, the labels, the scale and, for frames, the padding mask. The dtype, the shape and the
-        little-endian bytes of each tensor are hashed."""
+        """Return the SHA-256 of the inputs, the labels, the scale and, for frames, the padding mask. It covers the dtype, the shape
+        and the little-endian bytes of each tensor."""
         digest = hashlib.sha256()
         frames = self._inputs.is_floating_point()  # padding of tokens is token 0
         for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
@@ -87,11 +87,11 @@ def _wide(labels: Tensor) -> Tensor:
 
 
 def token_examples(arrays: Mapping[str, NDArray[Any]], *, train: int = 0, padded: bool = True) -> tuple[ArrayExamples, ...]:
-    """Return the examples of train, valid and test. ``arrays`` contains ``SPLIT ids`` and ``SPLIT labels`` for each split, such as
-    ``train ids``.
+    """Return the examples of train, valid and test.
 
     Args:
-        arrays: token ids, with 0 for padding, and labels.
+        arrays: token ids, with 0 for padding, and labels of each split. Keys are ``train ids``, ``train labels``, ``valid ids`` and
+            so on.
         train: number of training examples. The first examples are used; 0 means all.
         padded: False if all sequences have the same length.
 
@@ -122,8 +122,7 @@ def level_scale(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return the standardised value of each of the 256 grey levels. The mean and the standard deviation are those of all
     ``levels``.
 
-    Both are computed from counts of the 256 levels, which are integers. Sums of pixels would be rounded differently by other
-    machines and other versions of numpy, so digests would differ.
+    Both are computed from integer counts, so that they are equal on every machine and in every version of numpy.
     """
     counts = np.bincount(levels.ravel(), minlength=256).tolist()
     pixels = sum(counts)

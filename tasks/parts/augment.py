@@ -44,10 +44,10 @@ def augmented(
 
     Args:
         batch: standardised images.
-        generator: source of all random numbers; the global generators of Python, numpy and torch are not changed.
+        generator: source of all random numbers; global generators are not changed.
         augment: kind of augmentation.
         scale: standardised value of each of the 256 levels of a pixel, for each channel.
-        mirrored: False if a reflection would change the meaning of an image. Then no image is reflected, whatever ``augment`` is.
+        mirrored: False to reflect no image, whatever ``augment`` is, because a reflection would change the class.
     """
     if augment == Augment.none:
         return batch
@@ -60,8 +60,8 @@ def augmented(
 def shifted(
     images: Float[Tensor, "batch channels height width"], generator: Generator, *, flip: bool
 ) -> Float[Tensor, "batch channels height width"]:
-    """Return the images, shifted at random by up to ``MARGIN`` pixels in each direction and filled up with zeros. If ``flip`` is
-    True, each image is also reflected with probability 1/2."""
+    """Return the images, shifted at random by up to ``MARGIN`` pixels in each direction. Pixels from outside an image are 0. If
+    ``flip`` is True, each image is also reflected with probability 1/2."""
     count, channels, height, width = images.shape
     down, right = torch.randint(2 * MARGIN + 1, (2, count, 1), generator=generator)
     rows, columns = down + torch.arange(height), right + torch.arange(width)

@@ -1,4 +1,4 @@
-"""Images of dashed curves that never touch, with dots on two ends. The label can be found only by tracing the curves."""
+"""Images of dashed paths that never touch, with dots on two ends. The label says whether one path joins the dots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTEMPTS = 6
 _WAITING = 8
 """Largest number of scenes (images with their two long paths only) of one kind that wait for a partner."""
 _IN_VAIN = 20_000
-"""Number of scenes in a row that must fail to complete a pair before drawing fails."""
+"""Drawing fails after this number of consecutive scenes that complete no pair."""
 _BLOCK = 1_000
 """Number of images that are drawn together. It must be even, because images are drawn in pairs."""
 
@@ -76,12 +76,12 @@ class _Scene:
 
 
 class Draughtsman:
-    """Generator of Pathfinder images, in pairs of a positive and a negative image. It never repeats an image.
+    """Generator of Pathfinder images, which never repeats an image. Images are drawn in pairs: a positive one, in which both dots
+    are on one path, and a negative one.
 
-    In both images of a pair, the dots have the same distance from each other and from the border, and the paths leave the dots in
-    the same directions. Otherwise, these properties would predict most labels: a short path cannot have distant ends, and the ends
-    of one path point towards each other. The two long paths of an image are drawn first. These paths wait until another image can
-    form a pair with them. If no image does, they are not used.
+    In both images of a pair, the dots have about the same distance from each other and from the border, and the paths leave the
+    dots in about the same directions. Without pairs, these properties would predict most labels. The two long paths of an image are
+    drawn first, and kept until the long paths of another image fit them. If none fit, they are not used.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -219,7 +219,8 @@ class Draughtsman:
         The final mask of taken pixels excludes the surroundings of the first dash, at which the other arm begins.
         """
         marks, blocked = [first], [taken]
-        """Masks, for each dash, of the pixels that the next one must avoid: all taken ones, except the dash's own surroundings."""
+        """For each dash, mask of the pixels that the next dash must avoid: all taken pixels, except the surroundings of the dash
+        itself."""
         for _ in range(_ATTEMPTS * count + 4):
             last = marks[-1]
             if len(marks) <= count:

@@ -1,7 +1,6 @@
-"""Division of labelled data into three splits without common content, in an order that does not depend on the labels.
+"""Division of labelled data into three splits without common content.
 
-The order and the division depend only on a hash of the content of each example, not on the order in a file. The same data in
-another file format therefore give the same splits.
+Examples are ordered by a hash of their content, so that the same data in another file format give the same splits.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
 
 
 def hashed_order(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the examples, ordered by a hash of their content. An example is a pair of content and class."""
+    """Return the indices of the examples, ordered by a hash of their content."""
     keys = [(hashlib.sha256(content).digest(), label) for content, label in rows]
     return sorted(range(len(rows)), key=keys.__getitem__)
 

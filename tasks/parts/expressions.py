@@ -35,7 +35,7 @@ def value_of(ids: Iterable[int]) -> int:
         ids: token ids of the expression, without padding.
 
     Raises:
-        ValueError: the tokens are not an expression; the message states the fault.
+        ValueError: the tokens are not an expression.
     """
     operator, values = -1, list[int]()  # of the innermost open list; outside of all lists exactly one value is expected
     outer: list[tuple[int, list[int]]] = []

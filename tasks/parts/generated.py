@@ -14,10 +14,10 @@ from attn_zoo.contract import SPLITS, Split
 from .arrays import ArrayExamples
 
 BLOCK = 1024
-"""Number of examples drawn at once. It limits the memory that is needed, however large a split is."""
+"""Number of examples that are drawn at once, which limits the memory that is needed."""
 
 _BLOCKS_IN_VAIN = 20
-"""Number of blocks without a new example, in a row, after which drawing fails."""
+"""Drawing fails after this number of consecutive blocks without a new example."""
 
 Drawn = tuple[NDArray[np.int64], ...]
 """Arrays of examples: tokens (examples, length), then other arrays with one entry for each example."""
@@ -35,8 +35,8 @@ def draw_splits(
         name: name of the task; it is part of the seed.
         seed: number that is part of the seed.
         sizes: number of examples of each split.
-        draw: function that draws at most a given number of examples of a split. It may use only ``random_sample``, which numpy
-            guarantees never to change, followed by comparisons or integer arithmetic.
+        draw: function that draws at most a given number of examples of a split. The only method of the generator that it may call
+            is ``random_sample``, whose numbers numpy guarantees never to change. The examples must not depend on the machine.
 
     Raises:
         ValueError: there are probably fewer different examples than required.
@@ -102,8 +102,8 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Return several sets of drawn examples, all of equal size, as one set. The result has the first example of each set, then the
-    second example of each set, and so on."""
+    """Return sets of drawn examples, which have equal sizes, as one set. The first examples of all sets come first, then the second
+    ones, and so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
@@ -113,8 +113,8 @@ def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
 
 
 def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return ``size`` digits for each row, in random order. ``counts`` says how often each digit already occurs in the row. After
-    the new digits are added, the numbers of occurrences of two digits differ by at most one."""
+    """Return ``size`` new digits for each row, in random order. ``counts`` says how often each digit already occurs in the row.
+    With the new digits, all digits are equally frequent, up to a difference of one."""
     rows, modulus = counts.shape
     each, over = divmod(size + int(counts[0].sum()), modulus)
     lacking = each - counts

@@ -32,8 +32,7 @@ def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
     """Return the images of train, valid and test. The published training split is divided into train and valid; the published test
     split stays complete.
 
-    The order and the division depend only on the images, so that every file format of the data gives the same splits. Training
-    images that occur in the test split are left out, and so are duplicates.
+    Training images that occur in the test split are left out, and so are duplicates.
 
     Args:
         found: images of the published splits.
@@ -99,26 +98,26 @@ class PatchTask(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the problem: patches of ``patch`` × ``patch`` pixels, and one class per image."""
+        """Specification: patches of ``patch`` × ``patch`` pixels, and one class per image."""
         e, patch = self.expected, self.options.patch
         return TaskSpec(Patches(*e.image, patch), (e.height // patch) * (e.width // patch), classes=e.classes)
 
     @abstractmethod
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
 
     def examples(self, split: Split) -> Examples:
         """Return the images of a split. They are standardised per channel, with the mean and the standard deviation of the training
         images.
 
         Raises:
-            MissingDataError: the data are missing; the message states which files are needed.
+            MissingDataError: the data are missing.
             DamagedDataError: a file has a wrong content.
         """
         return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """Return a training batch whose images are augmented at random, as the option ``augment`` says."""
+        """Return a training batch whose images are augmented at random. The option ``augment`` selects the kind."""
         if self.options.augment == Augment.none:
             return batch
         scale = self.splits(data_root(self.options.root)).scale
@@ -141,7 +140,7 @@ class PublishedOptions:
 
 
 class PublishedTask(PatchTask):
-    """Base class of tasks with a published data set of images, which ``split_images`` divides into splits."""
+    """Base class of tasks with a published data set of images. ``split_images`` divides the images into splits."""
 
     options: PublishedOptions
     data: ClassVar[DataSet[ImageSplits]]
@@ -152,13 +151,13 @@ class PublishedTask(PatchTask):
         return EXPECTED[self.data.name]
 
     def splits(self, root: Path) -> Splits:
-        """Return the train, valid and test examples of this task, read from the data folder ``root``. They are cached."""
+        """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
         return published_splits(type(self), root, self.options.valid, self.options.train)
 
 
 @lru_cache(maxsize=4)
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
-    """Return the train, valid and test splits of the published image task ``kind``, with standardised pixels. They are cached."""
+    """Return the train, valid and test splits of the task ``kind``, with standardised pixels. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
 
 
@@ -180,7 +179,11 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
-    """Check that the numbers ``train`` and ``valid`` of images can be taken from the published training images."""
+    """Check the options ``train`` and ``valid``, which are numbers of published training images.
+
+    Raises:
+        ValueError: ``valid`` is less than 1 or more than half of these images, or ``train`` is more than the images left.
+    """
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:
         raise ValueError(
@@ -194,8 +197,12 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Check that the side of a patch divides each of ``sides`` (the height and width of an image), and that an image has at least
-    two patches."""
+    """Check that the side of a patch divides the height and width of an image (``sides``), and that an image has at least two
+    patches.
+
+    Raises:
+        ValueError: the side does not divide both, or an image has only one patch.
+    """
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))
         raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")
@@ -213,8 +220,8 @@ SMOKE = Level(
 
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
-    """Return the presets (named sizes of network, data and training) of a task that has about 50,000 images of 32 × 32 or 28 × 28
-    pixels. The side of a patch is 4 pixels.
+    """Return the presets (named sizes of network, data and training) of a task with about 50,000 images of 32 × 32 or 28 × 28
+    pixels, and patches of 4 × 4 pixels.
 
     Args:
         augment: augmentation in the larger presets.

@@ -1,5 +1,4 @@
-"""Keys for frames: vectors of -1 and 1 that are new in every example. The key of the last frame (the query) also occurs in one or
-more earlier frames."""
+"""Keys for frames: vectors of -1 and 1 that are new in every example."""
 
 from __future__ import annotations
 

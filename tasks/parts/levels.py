@@ -14,7 +14,7 @@ ENCODER = {**SMALL, "short_convolution": 4}
 DECODER = {**ENCODER, "positions": "none"}
 """Network of most causal tasks of the ability profile: ``ENCODER`` without position embeddings."""
 LARGE = {"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1}
-"""Network of the preset ``lra`` of most synthetic tasks. It is similar to the network for the smaller tasks of Long Range Arena."""
+"""Network of the preset ``lra`` of most synthetic tasks. It is similar to the network of Long Range Arena's smaller tasks."""
 LARGE_BUDGET = {
     "steps": 10_000,
     "batch_size": 64,

@@ -12,8 +12,8 @@ from attn_zoo.contract import UNASKED
 from .tokenisers import FIRST, MASK
 
 HIDDEN, ALTERED = 0.8, 0.9
-"""Shares of the predicted tokens. 80 % are replaced by the mask, the next 10 % (up to ``ALTERED``) by a random token, and the rest
-are unchanged."""
+"""Limits of a uniform random number for each token to predict. If the number is below ``HIDDEN``, the mask replaces the token;
+else, if it is below ``ALTERED``, a random token does. Otherwise, the token is unchanged."""
 
 
 class Masked(NamedTuple):
@@ -24,10 +24,10 @@ class Masked(NamedTuple):
 
 
 def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
-    """Return the input, in which a share of the tokens of each row is masked, and the labels. At least one token per row is masked.
+    """Return the ids with masked tokens, and the labels. At least one token per row is masked.
 
-    Words are masked as a whole, in random order, until there are enough tokens. Only ``random_sample`` of numpy's frozen generator
-    is used, followed by comparisons, so that masks are equal on every machine and in every version.
+    Words are masked as a whole, in random order, until there are enough tokens. Masks are equal on every machine and in every
+    version of numpy.
 
     Args:
         ids: (rows, length), token ids, padded with 0.
@@ -38,7 +38,7 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
         seed: seed of the generator.
     """
     rows, length = ids.shape
-    draw = np.random.RandomState(seed).random_sample
+    draw = np.random.RandomState(seed).random_sample  # frozen by numpy: equal in every version
     places = np.arange(length)
     of_words = np.take_along_axis(draw((rows, length)), words, axis=1)
     of_words[ids == 0] = 2.0  # padding comes last
@@ -53,8 +53,8 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for each token, the position in the row at which the word of this token begins. ``words`` has, for each token, the
-    number of its word; adjacent tokens with equal numbers are one word."""
+    """Return, for each token, the position at which the word of this token begins. ``words`` has a number for each token; adjacent
+    tokens with equal numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

@@ -10,13 +10,13 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
-    """Check that the value of the option ``name`` is from ``low`` to ``high``.
+    """Check that ``value``, the value of the option ``name``, is from ``low`` to ``high``.
 
     Args:
-        meaning: what the option is, as a verb phrase such as "counts tokens", for the message.
+        meaning: verb phrase for the message, such as "counts tokens".
 
     Raises:
-        ValueError: the value is outside this range; the message states the option, its meaning, and its value.
+        ValueError: the value is outside this range.
     """
     if not low <= value <= high:
         raise ValueError(f"{name} {meaning} and must be from {low:,} to {high:,}; got {value}")
@@ -27,7 +27,7 @@ def choice(name: str, value: object, kind: type[Choice]) -> Choice:
     message.
 
     Raises:
-        ValueError: no member has this value; the message lists all values.
+        ValueError: no member has this value.
     """
     try:
         return kind(value)

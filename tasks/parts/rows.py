@@ -19,7 +19,7 @@ MOST_VALID = 5_000
 """Largest default number of validation examples. The default is a tenth of the training examples, but at most this number."""
 
 TEST_SHARE = 5
-"""One example in ``TEST_SHARE`` is a test example, if only one split is available."""
+"""If only one split is published, one example in ``TEST_SHARE`` is a test example."""
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
@@ -56,8 +56,8 @@ def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int)
 
 
 def joined(texts: Sequence[Sequence[int]], length: int) -> list[int]:
-    """Return at most ``length`` tokens: those of one text, or those of two texts with a separator between them. If two texts are
-    too long, the longer one is cut."""
+    """Return at most ``length`` tokens: those of one text, or those of two texts with a separator between them. Two texts that are
+    too long share the tokens equally, unless one of them needs fewer."""
     if len(texts) == 1:
         return list(texts[0][:length])
     first, second = texts

@@ -24,11 +24,10 @@ from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""One owner (author, article or file) in ``HELD_OUT`` is held out for validation, and one for test, if the data set lacks these
-splits."""
+"""If a data set lacks the split valid or test, one owner (author, article or file) in ``HELD_OUT`` is held out for this split."""
 
 LOCATIONS = ("root", "path", "tokenizer")
-"""Names of options with the locations of data."""
+"""Names of the options that say where files are."""
 
 Texts = Mapping[str, Sequence[str]]
 """Texts of each split."""
@@ -57,7 +56,7 @@ TITLES: Mapping[Files, str] = {
     Files.python: f"standard library of Python {python_version()}",
     Files.folder: "text files",
 }
-"""Titles of those sources whose texts are not in the data folder."""
+"""Titles of the sources whose texts are not in the data folder."""
 
 
 @dataclass
@@ -77,7 +76,7 @@ class TextOptions:
     train: int = 0
     """Number of training sequences; 0 for all."""
     data_seed: int = 0
-    """Seed of the order of sequences, and of other draws of the task."""
+    """Seed of the order of sequences and of other random choices, such as masks."""
     path: str = ""
     """Folder of the text files, only for ``files=folder``."""
     tokenizer: str = ""
@@ -90,7 +89,7 @@ class TextOptions:
         """Check these options, and convert names to members of their enumerations.
 
         Raises:
-            ValueError: an option is out of its range; the message names it.
+            ValueError: an option is out of its range.
         """
         self.files = choice(f"{task}.files", self.files, Files)
         if (self.files is Files.folder) != bool(self.path):
@@ -131,7 +130,7 @@ class TextTask(Task):
         """Return the sequences of a split.
 
         Raises:
-            FileNotFoundError: the texts or the tokeniser's file are missing; the message states which files are needed.
+            FileNotFoundError: the texts or the tokeniser's file are missing.
             ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 SAMPLES = 4
-"""Number of samples per pixel and axis. A grey level is a count of samples. Centres of dashes and dots are on the grid of samples,
-so that there are few patterns."""
+"""Number of samples per pixel along each axis. The grey level of a pixel is proportional to the number of its samples that a dash
+or a dot covers."""
 DEGREES = 5
 """Angle between neighbouring directions in degrees."""
 WAYS = 360 // DEGREES
@@ -19,7 +19,7 @@ WAYS = 360 // DEGREES
 _UNIT = 4096
 _FALLING = (4096, 4080, 4034, 3956, 3849, 3712, 3547, 3355, 3138, 2896, 2633, 2349, 2048, 1731, 1401, 1060, 711, 357, 0)
 COSINE = (*_FALLING, *(-c for c in _FALLING[-2::-1]), *(-c for c in _FALLING[1:]), *_FALLING[-2:0:-1])
-"""Cosine of each direction times 4,096, as constants because the last bit of ``math.cos`` depends on the machine."""
+"""Cosine of each direction times 4,096. The values are constants because the last bit of ``math.cos`` depends on the machine."""
 SINE = tuple(COSINE[way - WAYS // 4] for way in range(WAYS))
 
 _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
@@ -28,8 +28,8 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. Only the distances ``reach`` and ``apart`` are
-    in whole pixels. Such a distance is the larger one of the horizontal and the vertical distance."""
+    """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. ``reach`` and ``apart`` are in whole pixels, and
+    are compared with the larger one of the horizontal and the vertical distance."""
 
     length: int
     width: int
@@ -37,10 +37,10 @@ class Pen:
     radius: int
     """Radius of a dot."""
     reach: int
-    """Between consecutive dashes, the number of dark pixels is at least 1 and less than ``reach``."""
+    """Upper limit of the gap between consecutive dashes, which has at least 1 and fewer than ``reach`` dark pixels."""
     apart: int
-    """Smallest number of dark pixels between dashes that are not consecutive. It is at least ``reach``, so that distances determine
-    the paths."""
+    """Smallest number of dark pixels between dashes that are not consecutive. It is at least ``reach``, so that distances show
+    which dashes are consecutive."""
 
 
 PENS = {
@@ -55,7 +55,7 @@ Arena files."""
 
 
 class Mark(NamedTuple):
-    """A dash or a dot at a place of the canvas."""
+    """Dash or dot at a place of the canvas."""
 
     x: int
     """Horizontal position of the centre in samples; ``y`` is its vertical position."""
@@ -64,9 +64,9 @@ class Mark(NamedTuple):
     """Direction; for a dot, the direction of the path's end."""
     stamp: int
     shift: int
-    """Number of bits from the first pixel of the canvas to the first pixel of the stamp (the pattern of the dash or dot)."""
+    """Bit number, on the canvas, of the first pixel of the stamp (the pixel pattern of the dash or dot)."""
     lit: int
-    """Lit pixels as bits; bit 0 is the first pixel of the stamp."""
+    """Lit pixels as bits of an integer; bit 0 is the first pixel of the stamp."""
 
 
 class Stamp(NamedTuple):
@@ -74,8 +74,8 @@ class Stamp(NamedTuple):
 
     lit: int
     wide: int
-    """Pixels that other paths must avoid, as bits: all pixels within ``Pen.apart`` of a lit pixel. Bit ``Stamps.lead`` is the first
-    pixel of the stamp."""
+    """Pixels that other paths must avoid, as bits: all pixels within ``Pen.apart`` of a lit pixel. The first pixel of the stamp is
+    bit number ``Stamps.lead``."""
     cover: UInt8[np.ndarray, "size size"]
     """Number of lit samples of each pixel, out of 16."""
 
@@ -86,7 +86,7 @@ class Stamps:
 
     Args:
         side: side of the image in pixels.
-        bend: largest turn between consecutive dashes, as a number of directions.
+        bend: largest turn between consecutive dashes, in units of ``DEGREES``.
     """
 
     def __init__(self, side: int, bend: int) -> None:
@@ -118,7 +118,7 @@ class Stamps:
 
     def next(self, mark: Mark) -> list[Mark]:
         """Return the dashes that may follow the dash ``mark``, with positions relative to it. They are ordered by turn, from the
-        sharpest turn in one direction to the sharpest turn in the other."""
+        sharpest turn to one side to the sharpest turn to the other side."""
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
             start = self.margin * SAMPLES
@@ -131,7 +131,8 @@ class Stamps:
         return Mark(x, y, way, stamp, shift, self.all[stamp].lit)
 
     def _follow(self, mark: Mark) -> Iterator[Mark]:
-        """Return the next dash in each direction. Its dark gap is the one within reach that is nearest to the pen's gap."""
+        """Yield the next dash in each direction. Of all gaps within ``Pen.reach``, it has the one that is nearest to
+        ``Pen.gap``."""
         lit = mark.lit << mark.shift
         touching, close = _grown(lit, 1, self.stride), _grown(lit, self.pen.reach, self.stride)
         for way in ((mark.way + bend) % WAYS for bend in range(-self.bend, self.bend + 1)):

@@ -29,15 +29,15 @@ class SyntheticOptions:
         """Check the sizes of the splits. ``task`` is the name of the task, for the message.
 
         Raises:
-            ValueError: a size is not between 1 and 10,000,000; the message names it.
+            ValueError: a size is not between 1 and 10,000,000.
         """
         for split in SPLITS:
             require_range(f"{task}.{split}", getattr(self, split), 1, 10**7, "counts examples")
 
 
 class SyntheticTask(Task):
-    """Base class of tasks whose examples are drawn at random. No example is in two splits. Examples are tokens without padding; a
-    subclass can change this."""
+    """Base class of tasks whose examples are drawn at random. No example is in two splits. Examples are tokens without padding,
+    unless a subclass overrides ``examples``."""
 
     options: SyntheticOptions
 
@@ -49,14 +49,14 @@ class SyntheticTask(Task):
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
         """Return the tokens, the labels and other arrays of at most ``rows`` new examples of a split. ``draw_splits`` states which
-        functions of ``random`` may be used."""
+        method of ``random`` may be called."""
 
     def drawn(self, split: Split) -> Drawn:
         """Return the arrays that ``draw`` returned for a split. They are cached, so they must not be modified."""
         return _drawn(type(self), astuple(self.options))[split]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """Return the examples of a split. No example is in two splits. All splits are drawn together, once per process."""
+        """Return the examples of a split. All splits are drawn together, once per process."""
         return _examples(type(self), astuple(self.options), split)
 
 

@@ -1,7 +1,7 @@
 """Tokenisers: bytes, subwords that are learned from the training texts, or a tokeniser from a file.
 
-All use the same special ids: 0 for padding, 1 for the separator of two texts, and 2 for the mask. The ids of the tokeniser itself
-are increased by 3.
+All use the same special ids: 0 for padding, 1 for the separator between two texts, and 2 for the mask. The ids of the tokeniser
+itself are increased by 3.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class Tokeniser(ABC):
 
 
 class ByteTokeniser(Tokeniser):
-    """Tokeniser whose tokens are the bytes of a text in UTF-8. Words are separated by spaces, and a word includes the space before
-    it."""
+    """Tokeniser whose tokens are the bytes of a text in UTF-8. A word includes the space before it."""
 
     _table = bytes((byte + FIRST) % 256 for byte in range(256))  # the bytes 253 to 255 do not occur in UTF-8
 
@@ -133,7 +132,7 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
     Raises:
         ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
-        MissingDataError: there is no such file.
+        MissingDataError: ``tokenizer.json`` does not exist.
         DamagedDataError: the file is not a tokeniser.
         ValueError: the file's tokeniser has more ids than ``vocabulary``.
     """
@@ -187,7 +186,7 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
     name of the task.
 
     Raises:
-        ValueError: an option is out of its range; the message begins with ``owner``.
+        ValueError: an option is out of its range.
     """
     kind = choice(f"{owner}.tokens", tokens, Tokens)
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):

@@ -132,7 +132,7 @@ def test_damaged_strips_are_named(tmp_path):
         r"train\.zip: labels.npy must hold 30 integers .* of type uint8 and shape \(20,\)": strips(
             made["train_images"], made["test_labels"]
         ),
-        r"train\.zip is not a zip of lossless strips .*: it holds 5 other files": without,
+        r"train\.zip must be a zip of lossless strips .*, but lacks the strips or labels\.npy; it holds 5 files": without,
         r"train\.zip/images-001.webp is not an image, or is damaged or cut short": cut,
     }
     for message, files in unlike.items():

@@ -38,7 +38,7 @@ def test_json_lines_are_read_packed_or_not_and_only_a_newline_ends_a_line(tmp_pa
     [
         ('{"label": "maybe", "a": "x"}', "line 2: the label must be one of no, yes; got 'maybe'"),
         ('{"label": "no"}', "line 2 must be an object with label, a; it lacks a"),
-        ('{"label": "no", "a": 3}', "line 2 must be a string; got int"),
+        ('{"label": "no", "a": 3}', "line 2: each text must be a string; got int"),
         ('{"label": "no", "a": "\\ud800"}', "line 2 must be valid UTF-8 text, but holds a character that UTF-8 cannot encode"),
         ('{"label": "no", "a": "x', "line 2 must be JSON"),
     ],

@@ -337,10 +337,10 @@ def test_ten_thousand_examples_take_seconds(name):
     ("name", "options", "message"),
     [
         ("mqar", {"length": 65}, "length must be even"),
-        ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and must be from 1 to 16; got 17"),
+        ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
         ("mqar", {"pairs": 16, "vocabulary": 30}, "at least 32, because .*; got 30"),
         ("mqar", {"alpha": 9.0}, "alpha is the exponent"),
-        ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
+        ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs counts pairs, at most pairs=16,"),
         ("mqar", {"most_pairs": 32}, "fewest_pairs must be from 1 to most_pairs=32; got 0"),
         ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "at least 128, because .*; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),

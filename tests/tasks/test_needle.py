@@ -67,7 +67,7 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
     ("options", "message"),
     [
         ({"length": 6}, "needle.length counts tokens"),
-        ({"needles": 17}, "at most a quarter of length=64 and must be from 1 to 16; got 17"),
+        ({"needles": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
         ({"vocabulary": 6}, "at least 8, because .*; got 6"),
         ({"hay": 5}, "needle.hay counts tokens"),
         ({"longer": 3}, "needle.longer must be a power of two; got 3"),

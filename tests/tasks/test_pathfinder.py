@@ -364,7 +364,7 @@ def test_damaged_files_are_named(released, damage, message):
 def test_missing_files_are_named(released, tmp_path):
     level, _, _ = released
     with pytest.raises(
-        MissingDataError, match=r"no folder curv_baseline, which must hold the images whose target path has 6 dashes.*contour=14"
+        MissingDataError, match=r"no folder curv_baseline, which must hold the images whose long paths have 6 dashes.*contour=14"
     ):
         lra(level, contour=6).examples("train")
     with pytest.raises(
