@@ -93,8 +93,9 @@ class Requirements:
                 "state. Add --decode"
             )
         if self.reads_past not in need.directions:
-            read, remedy = ("causal", "Add") if need.directions == (True,) else ("bidirectional", "Leave out")
-            raise ValueError(f"the tasks of --for {self.use} are {read}. {remedy} --causal")
+            given = " and ".join(f"--{name}" for name in ("causal", "decode") if getattr(self, name))
+            read, remedy = ("bidirectional", f"Leave out {given}") if given else ("causal", "Add --causal")
+            raise ValueError(f"the tasks of --for {self.use} are {read}. {remedy}")
 
     @property
     def reads_past(self) -> bool:

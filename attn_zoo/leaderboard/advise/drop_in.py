@@ -73,7 +73,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
         direction="",
         evidence=tuple(_QUALITIES[name] for name in evidence),
         no_evidence=tuple(no_evidence),
-        compared=any(len(row) >= SEEDS_NEEDED for _, row in students.values()),
+        compared=bool(judged),
         missing=(),
         chosen=tuple(good),
         nearest=None if good else max((choice for _, choice, _ in judged), key=lambda choice: choice.worst, default=None),
