@@ -1,9 +1,10 @@
 """Plugin for pytest. ``pytest --attn-zoo NAME`` adds the conformance tests of a mechanism or task, one test per check.
 
-pytest loads this plugin wherever attn-zoo is installed. Therefore no other module of attn-zoo, and no tensor library, is imported
-before the option is used. The entry point of the plugin has the name of this module, so ``-p`` and ``pytest_plugins`` do not load
-the plugin a second time.
+pytest loads this plugin wherever attn-zoo is installed, so other modules of attn-zoo and PyTorch are imported only if the option is
+used.
 """
+
+# The entry point has the name of this module, so that -p and pytest_plugins do not load the plugin a second time.
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Find the mechanisms and tasks that the option ``--attn-zoo`` names, before pytest collects tests.
 
     Raises:
-        UsageError: there is no such mechanism, task, class or file, or it cannot be imported.
+        UsageError: a mechanism, task, class or file does not exist or cannot be imported.
     """
     targets = config.getoption("--attn-zoo")
     if not targets:
@@ -74,14 +75,14 @@ class Kit(pytest.Collector):
 
 
 class Check(pytest.Item):
-    """Test that runs one conformance check on one mechanism or task with one setting."""
+    """Test that runs one conformance check on one mechanism or task."""
 
     def __init__(self, *, case: Case, place: tuple[str | PathLike[str], int | None], **others: Any) -> None:
         super().__init__(**others)
         self.case, self.place = case, place
 
     def runtest(self) -> None:
-        """Run the check. If it does not apply, ``SkipTest`` is raised, so pytest reports it as skipped."""
+        """Run the check. pytest reports it as skipped if it does not apply."""
         self.case()
 
     def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
@@ -89,7 +90,7 @@ class Check(pytest.Item):
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """If the check failed, return its message. If another exception was raised, return pytest's traceback from this test on."""
+        """Return the message of a failed check. For any other exception, return pytest's traceback from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 
@@ -101,8 +102,8 @@ class Check(pytest.Item):
 
 
 def _place(kind: type) -> tuple[str | PathLike[str], int | None]:
-    """Return the file of a class and its line, counted from 0 as in pytest. A class that was created at run time may have
-    neither.
+    """Return the file and the line of a class, counted from 0 as in pytest. If the class was created at run time, both may be
+    missing.
     """
     try:
         return inspect.getsourcefile(kind) or "", inspect.getsourcelines(kind)[1] - 1

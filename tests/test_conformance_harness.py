@@ -241,7 +241,7 @@ def test_every_check_states_its_contract() -> None:
 def test_enlisting_refuses_what_cannot_be_read() -> None:
     def silent(subject: Subject) -> None: ...
 
-    with pytest.raises(ValueError, match="'silent' has no docstring"):
+    with pytest.raises(ValueError, match="'silent' must have a docstring"):
         attention_check("card")(silent)
 
     def limit_is_softmax(subject: Subject) -> None:

@@ -1,5 +1,5 @@
-"""Conformance tests for mechanisms and tasks. They test that each capability on a card (registered description) works, and
-that a request for any other capability raises an error."""
+"""Conformance tests for mechanisms and tasks. They test that each capability on a card (registered description) works, and that
+requests outside the capabilities raise an error."""
 
 from attn_zoo.conformance import task_leaks  # noqa: F401 (registers its checks)
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve

@@ -1,5 +1,5 @@
-"""Checks that compare a mechanism with references: softmax attention, its method ``definition``, and its implementation ``eager``.
-One more check compares compressing tokens before they are projected with compressing them afterwards."""
+"""Checks that compare a mechanism with softmax attention, with its method ``definition`` or with its implementation ``eager``.
+Another check tests mechanisms that can compress tokens before projecting them."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
 ULPS, MANY_ULPS = 8, 16
-"""An error may exceed ``TWICE`` times the error of ``eager`` by this many roundings of the largest number: the first at a few fixed
-sizes, the second at the sizes that are drawn at random."""
+"""How many roundings are added to the permitted error: at a few fixed sizes, and at the sizes that are drawn at random. One
+rounding is the machine epsilon times the largest number."""
 
 SLOW = 20.0
-"""CPU seconds that a definition may take in one check. If the check is brief (``Subject.brief``), a sixth of them."""
+"""Largest number of CPU seconds for ``definition`` in one check. A brief check (``Subject.brief``) gets a sixth of them."""
 clock = time.process_time
-"""Function that returns the CPU seconds that this process has used."""
+"""Return the CPU seconds that this process has used."""
 
 UNPADDED = 3
-"""Number of examples without padding in a batch for comparisons with the definition. Four examples have padding."""
+"""Number of examples without padding in a batch that is compared with the definition. Four other examples have padding."""
 
 NEARBY = 8
-"""Number of copies of the inputs at which the error of ``eager`` is measured again if an implementation exceeds the limit. In a
-copy, each number is changed by one rounding."""
+"""Number of copies of the inputs, each with every number changed by one rounding. If an implementation exceeds the limit, the error
+of ``eager`` is also measured at these copies."""
 
 
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
-    """A mechanism that declares ``exact`` equals softmax attention at every tested size, with and without padding. This also holds
-    for inputs 100 times as large. A mechanism with attention sinks is compared with softmax attention with the same sinks.
+    """A mechanism that declares ``exact`` equals softmax attention at every tested size, with and without padding, and for inputs
+    100 times as large. If the mechanism has attention sinks, softmax attention gets the same sinks.
 
-    If the mechanism is not exact, its card may have a function ``softmax_limit``. The mechanism that this function builds equals
-    softmax attention.
+    If the mechanism is not exact, its card may have a function ``softmax_limit``, which builds the mechanism with other options.
+    With these options, the mechanism equals softmax attention.
     """
     card = subject.card
     if card.can.exact:
@@ -83,7 +83,8 @@ def _require_softmax(subject: Subject, module: Attention, *, padded: bool = True
 
 
 def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) -> Tensor:
-    """PyTorch's softmax attention, with zeros where no key is allowed; a sink is the score of one more key, whose value is zero."""
+    """Return PyTorch's softmax attention. The output is zero if a query has no allowed key. A sink acts as the score of one more
+    key, whose value is zero."""
     query, key, value = request.query, request.key, request.value
     if query is None or key is None:
         raise NotApplicable("the mechanism does not read both queries and keys, which softmax attention needs")
@@ -102,8 +103,8 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     """In float64, the outputs and all gradients of ``eager`` equal those of ``definition``, with and without padding.
     ``definition`` is a method of the mechanism that computes the equation of the paper in a few plain steps.
 
-    Above 129 positions, and also under no_grad, only outputs are compared. If the definition is slow, only the shorter sizes are
-    compared, and the report says so.
+    Outputs under ``no_grad`` are also compared. Above 129 positions, gradients are not compared. If the definition is slow, only
+    the shortest sizes are compared, and the report says how many.
     """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
@@ -123,14 +124,14 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
 
 
 def _work(geometry: Geometry) -> int:
-    """Calls of a definition times the pairs of positions that it may loop over; gradients count as two more calls."""
+    """Return the work of one comparison: query-key pairs of all heads, counted three times if gradients are compared too."""
     return geometry.queries * geometry.keys * geometry.heads * (1 if geometry.keys > max(BORDERS) else 3)
 
 
 def _compare_with_definition(subject: Subject, geometry: Geometry) -> float:
     """Compare ``eager`` with the definition at one size, and return the largest difference.
 
-    One call of the definition, which may be slow, has the examples without padding as well, under a mask that hides nothing.
+    The definition, which may be slow, is called only once. Its examples without padding therefore get a mask that hides nothing.
     """
     own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
     naive.load_state_dict(own.state_dict(), strict=True)
@@ -151,14 +152,15 @@ def _outputs(request: Request, call: Callable[..., Any]) -> dict[str, Tensor]:
 
 
 def _unpadded_apart(module: Attention, query: Any, key: Any, value: Tensor, *, key_valid: Tensor, streams: Any) -> Tensor:
-    """Call the module with the first examples of a batch without their mask, and then with the others."""
+    """Call the module with the ``UNPADDED`` first examples of a batch without a mask, then with the other examples and their
+    masks."""
     whole = Request(query, key, value, key_valid, streams or {})
     apart = whole.rows(slice(UNPADDED)).padded(None), whole.rows(slice(UNPADDED, None))
     return torch.cat([request(module) for request in apart])
 
 
 def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:
-    """Compare with the definition, relative to its largest number, and return the largest difference."""
+    """Compare with the definition. Return the largest difference, relative to the largest number of the definition."""
     largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
     worst = 0.0
     for name, found in got.items():
@@ -171,22 +173,22 @@ def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Ten
 
 
 def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
-    """None for no mask and, where padding is claimed, a tensor of five masks, one for each example."""
+    """Return None (no mask) and, if the card declares ``key_padding``, a tensor of five masks, one per example."""
     padded = subject.card.can.key_padding and geometry.keys > 5
     return [None, key_masks(geometry.keys, subject.device)[:5]] if padded else [None]
 
 
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
-    """The implementation is as accurate as ``eager``. The error of an output or gradient is its distance from the same output or
-    gradient of ``eager`` in float64.
+    """The implementation is as accurate as ``eager``. An error is the distance of an output or gradient from that of ``eager`` in
+    float64.
 
-    The error of the implementation in float32 is at most twice the error of ``eager`` in float32, plus a few roundings. Both errors
-    are measured at the same inputs. If the implementation exceeds this limit, the error of ``eager`` is also measured at eight
-    copies of the inputs, whose numbers are changed by one rounding. The largest error of ``eager`` then sets the limit.
+    In float32, the error of the implementation is at most twice the error of ``eager``, plus a few roundings. If it is larger, the
+    error of ``eager`` is also measured at eight copies of the inputs, in which each number is changed by one rounding. The largest
+    error of ``eager`` then sets the limit.
 
-    Some kernels multiply only in 16 bits. For them, the permitted error is twice the change of ``eager`` in float64 when its inputs
-    are changed by one rounding of 16 bits, plus a few roundings.
+    If the kernels multiply in 16 bits only, each input of ``eager`` in float64 is changed by one rounding of 16 bits. The permitted
+    error is twice the resulting change of outputs and gradients, plus a few roundings.
     """
     worst = 0.0
     few = _geometries(subject)
@@ -245,9 +247,9 @@ def perturbed(request: Request, dtype: torch.dtype, seed: int = 3) -> Request:
 
 
 def _worst_errors(request: Request, own: Attention, exact: Attention) -> dict[str, float]:
-    """Largest error of each answer of eager in float32, over inputs that differ by roundings.
+    """Return the largest error of each output and gradient of ``eager`` in float32, over inputs that differ by roundings.
 
-    Where a gradient is the small difference of large ones, the error at one input may be many times smaller than at the next.
+    If a gradient is a small difference of large numbers, its error may be many times larger at the next input.
     """
     worst: dict[str, float] = {}
     for seed in range(NEARBY):
@@ -263,8 +265,8 @@ def _error(found: Tensor, want: Tensor) -> float:
 
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
-    """Some mechanisms can compress the tokens to fewer positions before the tokens are projected to keys and values. This gives the
-    same output as projecting first. The compression takes the FLOPs that the method ``compression_flops`` of the mechanism
+    """If a mechanism can compress the tokens to fewer positions before projecting them to keys and values, the output is the same
+    as if it compressed after projecting. The compression takes the FLOPs that the mechanism's method ``compression_flops``
     states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

@@ -1,11 +1,9 @@
 """Functions that compute the examples of a task a second time, to check that they are reproducible.
 
-The second time, the examples are computed in this process after its caches are cleared, and in a subprocess with a different hash
-seed. A different hash seed changes the order of Python sets. The subprocess does not read cached files, because this process has
-written them.
+The examples are computed in this process after its caches are cleared, and in a subprocess with a different hash seed, which
+changes the order of Python sets. The subprocess ignores cached files, because this process has written them.
 
-The subprocess is started once and forks for each task, which saves seconds of imports. On systems without fork, the subprocess ends
-after one task.
+One subprocess forks for each task, which saves seconds of imports. On systems without fork, each task gets a new subprocess.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ print("digests", *(kind(options).examples(split).digest() for split in splits))
 
 
 def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
-    """Compute a digest (hash) of the examples of each split of a task, in a subprocess with another hash seed of Python.
+    """Compute a digest (hash) of each split of a task, in a subprocess with a different hash seed of Python.
 
     Args:
-        sent: the pickled class of the task together with its options.
+        sent: pickled pair of the task's class and its options.
 
     Returns:
         The exit status of the subprocess, the digests (empty if the status is not 0), and the last line of its error output.
@@ -82,7 +80,8 @@ def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
 
 @lru_cache(maxsize=1)
 def _process(owner: int) -> subprocess.Popen[bytes]:
-    """Start the subprocess of the process ``owner``, once; it ends when the owner ends."""
+    """Start the subprocess of the process ``owner``, or return it if it was started before. The subprocess ends when the owner
+    ends."""
     salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _PROGRAM]
@@ -90,7 +89,7 @@ def _process(owner: int) -> subprocess.Popen[bytes]:
 
 
 def forget(task: Task) -> None:
-    """Clear the caches of all functions in the modules that define the task, so that its examples are computed again."""
+    """Clear the caches of all functions in the modules that define the task, so that the examples are computed again."""
     for kind in type(task).__mro__:
         for value in vars(importlib.import_module(kind.__module__)).values():
             clear: Any = getattr(value, "cache_clear", None)

@@ -1,4 +1,4 @@
-"""Conformance tests of a mechanism: which checks run for each variant and implementation on its card."""
+"""Conformance tests of a mechanism: the checks that run for each variant (set of options) and implementation on its card."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ THEMES = (
     cost,
     variation,
 )
-"""Modules of checks in the order in which they run; importing them registers the checks."""
+"""Modules of checks, in the order in which their checks run. Importing a module registers its checks."""
 
 DEFAULT = "default"
 
@@ -60,12 +60,14 @@ NO_DEFINITION = "no definition: nobody has compared the output with your equatio
 
 
 def resolve(target: str) -> AttentionCard | TaskCard:
-    """Return the card (the description that is registered with a class) of a mechanism or a task. The target is a registered name
-    or a class, written ``package.module:Class``.
+    """Return the card (registered description) of a mechanism or a task.
+
+    Args:
+        target: a registered name, or a class that is written ``package.module:Class``.
 
     Raises:
         UnknownNameError: nothing has this name.
-        ValueError: the module cannot be imported, or holds no such class with a card of its own.
+        ValueError: the module cannot be imported or has no such class, or the class has no card of its own.
     """
     if ":" not in target:
         return task_card(target) if target in task_names() else card_of(target)
@@ -90,12 +92,13 @@ def resolve(target: str) -> AttentionCard | TaskCard:
 def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
     """Yield every conformance check of a mechanism as a case that can be called.
 
-    The checks run with the default options and with each set of options in ``card.variants``. For each set, they run in every
-    implementation that this machine supports. For any other implementation, one case is skipped, and its reason says why.
+    The checks run with the default options and with each set of options in ``card.variants``, in every implementation that this
+    machine can run. An implementation that it cannot run yields one skipped case with the reason. GPU kernels that run on a CPU are
+    checked with the default options only.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.
-        device: device on which every implementation runs; None uses the CPU for all implementations that can run on it.
+        device: device on which every implementation runs. None means the CPU for all implementations that can run on it.
 
     Raises:
         UnknownNameError: no mechanism has this name.
@@ -127,15 +130,13 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
 
 
 def check_attention(attention: str | AttentionCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Run the conformance tests on a mechanism and return the report.
+    """Run the conformance tests on a mechanism and return the report. For ``expected_failures``, see ``run_cases``.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.
-        expected_failures: maps the name of a check, or ``variant-implementation-check``, to the reason why it is expected to fail.
-            A failure that is named here is reported as ``waived``. If a named check no longer fails, this counts as a failure.
 
     Raises:
-        UnknownNameError: no such mechanism, or ``expected_failures`` names a check that does not exist.
+        UnknownNameError: no mechanism has this name, or ``expected_failures`` names a check that does not exist.
         ValueError: the class cannot be found.
     """
     cases = list(attention_checks(attention))
@@ -144,8 +145,8 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
 
 
 def unknown_of(card: AttentionCard | TaskCard) -> str:
-    """Return a warning that no check compares the outputs of a mechanism with its equation. The text is empty for a task,
-    for a mechanism that is exact and therefore compared with softmax, and for a mechanism that has a method ``definition``."""
+    """Return a warning if no check compares the outputs of a mechanism with its equation, otherwise an empty text. A check compares
+    exact mechanisms with softmax attention, and other mechanisms with their method ``definition``, if they have one."""
     known = isinstance(card, TaskCard) or card.can.exact or card.build.definition is not None
     return "" if known else NO_DEFINITION
 

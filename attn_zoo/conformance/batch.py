@@ -1,5 +1,5 @@
-"""Checks that examples of a batch are independent, that memory layout is irrelevant, and that the caller's tensors are not
-changed."""
+"""Checks that the examples of a batch are independent, that the memory layout of inputs is irrelevant, and that the caller's
+tensors are not changed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from attn_zoo.conformance.requests import Request, answers
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
+# Temporary tensors then take more than a few MiB, or with variants more than 1 MiB.
 REPEATS, FEWER_REPEATS = 350, 70
-"""Numbers of copies of the examples: the first with the default options, the second with variants (other sets of options).
-Temporary tensors are then larger than a few MiB, or, with the second number, larger than 1 MiB."""
+"""Numbers of copies of the examples in a large batch: with the default options, and with variants (other sets of options)."""
 
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:
-    """Examples without padding and, where it is claimed, with six kinds of padding."""
+    """Return inputs without padding and, if the card declares ``key_padding``, the same inputs with padding."""
     plain = subject.draw(module, batch=6)
     return [plain.padded(mask) for mask in subject.masks(module.geometry.keys)]
 
 
 @attention_check("implementation")
 def batch_mates_have_no_influence(subject: Subject) -> None:
-    """An example gives the same output alone as in a batch. This also holds if other examples are 30 times as large or consist of
-    padding only."""
+    """An example gives the same output alone and in a batch, even if the other examples are 30 times as large or consist of padding
+    only."""
     for geometry in (*subject.plain_and_causal(), *subject.across()):
         module = subject.build(geometry)
         for request in _requests(subject, module):
@@ -60,8 +60,8 @@ def batch_order_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def batch_size_has_no_influence(subject: Subject) -> None:
-    """Repeating the examples in a batch repeats their outputs. The batch is so large that a mechanism which limits its temporary
-    tensors must process the batch in several parts."""
+    """Repeating the examples of a batch repeats their outputs. The batch is so large that a mechanism which limits its temporary
+    tensors must process the batch in parts."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = _requests(subject, module)[-1]

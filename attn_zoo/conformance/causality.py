@@ -1,4 +1,4 @@
-"""Checks that the output of a causal mechanism depends on earlier positions and does not depend on later ones."""
+"""Checks that outputs of causal attention depend on earlier positions and not on later ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention
 
 ROWS = 2**21
-"""Largest number of query-key pairs per head in one call. Each cut (first changed position) needs an example of its own, so a large
+"""Largest number of query-key pairs per head in one call. A batch has one example per cut (first changed position), so a large
 number of cuts is divided among several calls."""
 
+# All lie between 64 and 128, because a mechanism may change its number of buckets when the length passes a power of two.
 PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
-"""Length of a sequence, and lengths of its prefixes, which end inside blocks and at borders of blocks. All lie between 64 and 128,
-because a mechanism may change its number of buckets when the length passes a power of two."""
+"""Length of a sequence, and lengths of its prefixes, which end inside blocks and at borders of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Description of a test of causality: how large the past positions are, and how the future positions are changed."""
+    """One way to test causality: a factor for the past positions, and a change of the future positions."""
 
     future: str
-    """Content of the future positions, in words."""
+    """Content of the future positions after the change, in words."""
     change: Callable[[Tensor], Tensor]
     past: float = 1.0
     opposed: bool = False
-    """True to use the negated queries as keys, so that the score of a position with itself is not above zero."""
+    """True if the keys are the negated queries. The score of a position with itself is then at most zero."""
 
     def __str__(self) -> str:
         size = f"{self.past:g} times as large" if self.past > 1 else f"{1 / self.past:g} times as small"
@@ -64,7 +64,7 @@ LOUD_AND_QUIET = (
 
 @attention_check("implementation")
 def causal_output_ignores_the_future(subject: Subject) -> None:
-    """In causal attention, no change of later positions, however large, changes an output. If the card does not declare
+    """In causal attention, no output depends on later positions, however much these change. If the card does not declare
     ``causal``, building the mechanism as causal raises ``UnsupportedError``."""
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
@@ -75,9 +75,8 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
 
 @attention_check("implementation")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
-    """In causal attention, no output depends on later positions, at any tested length. Up to 129 positions, every position is
-    tried as the beginning of the future. At longer lengths, positions at and next to powers of two are tried, because blocks often
-    end there."""
+    """In causal attention, no output depends on later positions, at any tested length. Up to 129 positions, every position is tried
+    as the beginning of the future. At longer lengths, only some positions are tried, such as powers of two."""
     _causal(subject)
     for geometry in subject.sized(shortest=2):
         if geometry.causal:
@@ -94,8 +93,8 @@ def require_no_future(
     """Change all positions from a cut onwards, and require that every output before the cut stays the same.
 
     Args:
-        where: the cuts, each the first position that changes. Each is tried in an example of its own.
-        scenes: how the positions before and after a cut are changed.
+        where: cuts (first positions that change). Each cut is tried in an example of its own.
+        scenes: ways to scale the positions before a cut and to change those after it.
         call: function that is called instead of ``module``, if given.
 
     Raises:
@@ -124,8 +123,8 @@ def _opposed(request: Request) -> Request:
 
 
 def cuts(length: int) -> list[int]:
-    """Return the positions at which the future begins in tests of a sequence with ``length`` positions. They are near both ends, in
-    between, and at and next to powers of two, where blocks often end."""
+    """Return the positions at which the future begins in tests of ``length`` positions: near both ends, in between, and at and next
+    to powers of two."""
     return sorted({cut for cut in (*CUTS, length // 3, length // 2, length - 1) if 0 < cut < length})
 
 
@@ -136,7 +135,8 @@ def _portions(where: Sequence[int], length: int) -> Iterator[Sequence[int]]:
 
 
 def _with_futures(past: Request, request: Request, where: Sequence[int], change: Callable[[Tensor], Tensor]) -> Request:
-    """Make one example for each cut; its positions from the cut on hold ``change`` of the request."""
+    """Return one example per cut: the numbers of ``past`` before the cut, and those of ``request``, changed by ``change``, from the
+    cut on."""
     changed = request.changed(lambda _, tensor: change(tensor))
     cut = torch.tensor(where, device=request.value.device)[:, None, None, None]
 
@@ -171,8 +171,7 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def a_prefix_answers_as_the_whole(subject: Subject) -> None:
-    """In causal attention, the outputs of a prefix alone equal the first outputs of the whole sequence, at ten lengths of the
-    prefix."""
+    """In causal attention, the outputs of a prefix alone equal the first outputs of the whole sequence."""
     whole = _causal(subject)
     if not subject.card.can.any_length:
         raise NotApplicable("the card does not declare any_length, so the mechanism runs only at the length that it was built for")
@@ -186,7 +185,8 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
 
 @attention_check("implementation")
 def causal_output_sees_the_past(subject: Subject) -> None:
-    """The first causal output depends on the first value. If the mechanism uses queries, later outputs depend on earlier values."""
+    """In causal attention, the first output depends on the first value. If the mechanism uses queries, later outputs depend on
+    earlier values."""
     module = _causal(subject)
     request = subject.draw(module).leaves()
     out = request(module)
@@ -200,14 +200,14 @@ def causal_output_sees_the_past(subject: Subject) -> None:
 
 
 def _causal(subject: Subject) -> Attention:
-    """Causal module at the length of the check."""
+    """Return the causal module with the length of the check."""
     if not subject.causal:
         raise NotApplicable("the card does not declare causal")
     return subject.build(subject.geometry(causal=True))
 
 
 def _influence(out: Tensor, request: Request, position: int, module: Attention) -> Tensor:
-    """Absolute gradient of one output with respect to each position's value, and to streams that replace it."""
+    """Return the absolute gradient of one output with respect to the value of each position, and to streams that replace values."""
     values = [request.value]
     values += [request.streams[s.name] for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"]
     grads = torch.autograd.grad(out[:, :, position].sum(), values, retain_graph=True, allow_unused=True)

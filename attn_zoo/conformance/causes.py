@@ -1,4 +1,4 @@
-"""Search for one fault that explains many failures. One fault often makes many checks fail, so a report names it first."""
+"""Search for one fault that explains many failures. A report names this fault first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from attn_zoo.conformance.harness import Result
 
 MANY = 3
-"""Smallest number of failures for which a report names the likeliest cause."""
+"""Smallest number of failures for which a report names a likeliest cause."""
 
 CAUSES: tuple[tuple[str, str, str], ...] = (
     ("output_is_like_the_queries", r"output has shape", "the output does not have the shape of the queries"),
@@ -25,15 +25,16 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
     ("cost_formula_is_exact", "", "the card's cost formula states other FLOPs or parameters than the module has"),
     ("eager_agrees_with_the_definition", "", "`attend` and `definition` compute different outputs"),
 )
-"""Triples of a check, a pattern of its message, and a cause. A report names the cause of the first triple that fits a failure."""
+"""Known faults as triples: the name of a check, a regular expression for its message, and the cause. A report names the cause of
+the first triple that fits a failure."""
 
 
 def likeliest_cause(failures: Sequence[Result]) -> str:
-    """Return a sentence that names the fault behind most failures. The text is empty if there are few failures or no known fault
-    explains them.
+    """Return a sentence that names the fault behind most failures, or an empty text if there are few failures or no known fault
+    fits.
 
-    If the plugin raises an exception at one and the same place in at least half of the failures, this exception is named. Otherwise
-    the cause is the first in ``CAUSES`` that fits one of the failures.
+    If the plugin raises an exception at the same line of code in at least half of the failures, and in at least three, this
+    exception is named. Otherwise, the cause of the first triple in ``CAUSES`` that fits a failure is named.
     """
     if len(failures) < MANY:
         return ""

@@ -27,8 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. The
-    inputs that ``reads`` lists include the values. Queries and keys are the only other inputs that it may list."""
+    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built.
+    ``reads`` lists the values, and may list the queries and the keys but no other inputs."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
@@ -60,21 +60,24 @@ def _check_options(subject: Subject) -> None:
     hints = get_type_hints(kind)
     for option in fields(kind):
         bare = option.default is MISSING and option.default_factory is MISSING and option.name not in length_rules(kind)
-        require(not bare, f"option {option.name} has no default; give it one, or a rule by by_length")
+        require(not bare, f"option {option.name} has no default; give it one, or a rule for the length (by_length)")
         hint = hints[option.name]
         plain = isclass(hint) and (hint in (int, float, bool, str) or issubclass(hint, Enum))
         require(
             plain, f"option {option.name} is of type {hint}; only int, float, bool, str and enums can be set from a command line"
         )
     for variant, options in card.variants.items():
-        require(variant and variant != "default", f"a variant is called {variant!r}; choose another name")
+        require(
+            variant and variant != "default",
+            f"the name of a variant must not be empty or 'default'; got {variant!r}. Choose another name",
+        )
         given = attention_options(card, DEFAULTS_AT, options)
         require(given != attention_options(card, DEFAULTS_AT, {}), f"variant {variant!r} equals the defaults")
 
 
 @attention_check("variant")
 def building_does_not_mutate_options(subject: Subject) -> None:
-    """Building a mechanism changes neither the options nor the geometry that are passed to it, at any tested size."""
+    """Building a mechanism does not change the options that are passed to it, at any tested size."""
     for geometry in (*subject.plain_and_causal(), *subject.sized()):
         options, before = deepcopy(subject.options), repr(subject.options)
         subject.card.build(geometry, options, subject.implementation)
@@ -83,8 +86,8 @@ def building_does_not_mutate_options(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """If default options depend on the length, the mechanism can be built with them at every length from 2 on. From 64 tokens on,
-    its method ``warnings`` returns no warning about them."""
+    """If default options depend on the length, the mechanism can be built with its defaults at every length from 2 on. From 64
+    tokens on, its method ``warnings`` does not warn of the defaults."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no option has a default that depends on the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -104,7 +107,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
 
 @attention_check("card")
 def request_checking_is_inherited(subject: Subject) -> None:
-    """The class inherits ``forward``, ``step`` and the checks of their arguments from ``Attention`` and overrides none of them."""
+    """The class inherits ``forward``, ``step`` and the checks of their arguments from ``Attention``, and overrides none of them."""
     for name in ("forward", "__call__", "step", "_check_request", "_check_tensors"):
         instead = "advance" if name == "step" else "attend"
         require(
@@ -128,8 +131,8 @@ def output_is_like_the_queries(subject: Subject) -> None:
 
 @attention_check("implementation")
 def cross_lengths_run_or_are_refused(subject: Subject) -> None:
-    """If the card declares ``cross``, the numbers of queries and keys may differ. If it does not, building for unequal numbers
-    raises ``UnsupportedError``, and so does a call with unequal numbers."""
+    """If the card declares ``cross``, the numbers of queries and keys may differ. Otherwise, building for unequal numbers raises
+    ``UnsupportedError``, and so does a call with unequal numbers."""
     if subject.always_causal:
         raise NotApplicable(
             f"this check needs different numbers of queries and keys, but the implementation {subject.implementation} supports "
@@ -152,8 +155,8 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
-    """A module that is built for one length runs at another length if the card declares ``any_length``, or ``shorter`` for shorter
-    lengths. Otherwise the call raises ``UnsupportedError``. Every module runs at the length that it is built for."""
+    """A module runs at the length that it is built for. It also runs at other lengths if the card declares ``any_length``, and at
+    shorter lengths if the card declares ``shorter``. A call at any other length raises ``UnsupportedError``."""
     can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
@@ -171,8 +174,8 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def resizing_leads_to_the_new_length(subject: Subject) -> None:
-    """After ``resize_length``, a module has the new length. If it then loads the state dict of a second module, which was built for
-    the new length, the two modules give the same output. A mechanism that cannot be resized raises ``UnsupportedError``."""
+    """After ``resize_length``, a module has the new length and can load the state dict of a second module, which was built for this
+    length. The two modules then give the same output. A mechanism that cannot be resized raises ``UnsupportedError``."""
     for geometry in subject.plain_and_causal():
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
             built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))
@@ -198,7 +201,8 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unread_inputs_have_no_influence(subject: Subject) -> None:
-    """An input that the card does not list as read may be None or hold NaN. It influences neither the output nor a gradient."""
+    """An input that the card does not list as read may be None or hold NaN. It does not change the output, and no gradient reaches
+    it."""
     unread = [name for name in INPUTS if name not in subject.card.reads]
     if subject.card.can.shares_query_key:
         unread = [name for name in unread if name != "key"]
@@ -249,7 +253,7 @@ def unfit_requests_are_refused(subject: Subject) -> None:
 
 
 def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
-    """Require that ``call`` raises ``ValueError``, because its arguments do not fit.
+    """Require that ``call`` raises ``ValueError``.
 
     Raises:
         Violation: the call ran, or raised another exception.
@@ -265,7 +269,7 @@ def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
 
 @attention_check("variant")
 def building_draws_what_is_claimed(subject: Subject) -> None:
-    """Two modules that are built under different seeds and have equal parameters give the same output, unless the card declares
+    """If two modules are built under different seeds and get equal parameters, they give the same output, unless the card declares
     ``random_at_build``."""
     first, second = subject.build(seed=1), subject.build(seed=2)
     with torch.no_grad():

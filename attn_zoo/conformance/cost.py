@@ -1,4 +1,4 @@
-"""Checks that the costs stated on a card equal the costs of the code."""
+"""Checks that the costs on a card equal the costs of the code."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.count.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
-"""Tolerance of a fitted exponent of growth, and the number added to this tolerance if the big-O has a factor log n."""
+"""Tolerance of a fitted exponent of growth, and the number that is added to this tolerance if the big-O has a factor log n."""
 
+# The outputs of so many later tokens depend on all past tokens.
 READ, LATER = 5, 17
-"""Numbers of past and of later tokens in the check of the recurrent state. There are enough later tokens for their outputs to
-depend on all past tokens."""
+"""Numbers of past and of later tokens in the check of the recurrent state."""
 
 MANY = 2**16
-"""Number of past tokens at which a recurrent state of fixed size is smaller than the tokens."""
+"""Number of past tokens at which the tokens take more bytes than a recurrent state of fixed size."""
 
 FLOAT_BYTES = 4
 
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The FLOPs that the card states for the forward pass, and for the backward pass if it states any, equal what PyTorch counts.
-    The stated number of parameters equals that of the module. Two examples take at most twice the FLOPs of one."""
+    """The FLOPs on the card equal those that PyTorch counts, for the forward pass and, if they are stated, for the backward pass.
+    The number of parameters on the card equals that of the module. Two examples take at most twice the FLOPs of one."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
@@ -57,17 +57,16 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
             twice = count(subject, module, batch=2).flops
             require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, more than 2 x {stated.flops}")
         proved += 1
-    require(proved > 0, "this check needs a shape that the options support, but they support none of its shapes")
+    require(proved > 0, "this check needs a shape that the options support, but they support none of the shapes that it tries")
     return "the card does not state backward_flops" if unstated else None
 
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The ``state_bytes`` that the card states are neither too few nor more than could be useful.
+    """The ``state_bytes`` on the card are enough for the recurrent state, and not more than could be useful.
 
-    The recurrent state must hold enough numbers for everything that later outputs depend on. This number is measured as the rank of
-    the Jacobian of later outputs with respect to past inputs. The state must not hold more numbers than the past inputs on which
-    later outputs depend.
+    The state needs at least as many numbers as the rank of the Jacobian of later outputs with respect to past inputs. At most, it
+    stores all past inputs on which later outputs depend.
     """
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
@@ -90,21 +89,21 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
     held = cost(far, options).state_bytes
     require(
         held is not None and held <= most,
-        f"the card states {held} bytes of state after {MANY} tokens; all of {', '.join(sorted(names)) or 'nothing'}, which later "
-        f"outputs depend on, takes {most} bytes",
+        f"the card states {held} bytes of state after {MANY} tokens; at most {most} are useful, because later outputs depend "
+        f"only on {', '.join(sorted(names)) or 'nothing'}",
     )
     return f"{stated} bytes stated for {read} tokens, at least {FLOAT_BYTES * needed} needed"
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Count the independent numbers of the past that influence later outputs.
+    """Count the independent numbers of past tokens that influence later outputs.
 
     Args:
         built_for: number of keys that the mechanism is built for.
 
     Returns:
         The rank of the Jacobian of ``LATER`` outputs with respect to the ``READ`` tokens before them, and the names of the inputs
-        whose part of the Jacobian is not zero. A recurrent state must hold at least as many numbers as the rank.
+            whose Jacobian is not zero.
     """
     module = subject.build(subject.geometry(built_for, heads=1, head_dim=4, causal=True))
     total = max(built_for, READ + LATER)
@@ -122,8 +121,8 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 
 @attention_check("variant")
 def shapes_flow_without_numbers(subject: Subject) -> None:
-    """The mechanism runs on PyTorch's meta device, whose tensors have shapes but no values. There, the costs of long models are
-    counted quickly."""
+    """The mechanism runs on PyTorch's meta device, whose tensors have shapes but no values. The costs of long models are counted
+    quickly on this device."""
     for geometry in subject.plain_and_causal():
         request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
         try:
@@ -155,9 +154,9 @@ def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the big-O of time on the card states, and the amount of numbers written to memory grows no
-    faster. If the card states the cost of another implementation than ``eager``, such as ``tiled``, then FLOPs and numbers written
-    grow no faster in ``eager`` either."""
+    """FLOPs grow with the length as the card's big-O of time states, and the amount of numbers written to memory grows no faster.
+    If the card states the cost of an implementation other than ``eager``, such as ``tiled``, FLOPs and written numbers of ``eager``
+    also grow no faster than this big-O."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
     for geometry in subject.plain_and_causal():
@@ -185,7 +184,7 @@ def time_grows_as_printed(subject: Subject) -> str:
 
 
 def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> None:
-    """Require that counted FLOPs and written numbers grow no faster than the claim."""
+    """Require that counted FLOPs and written numbers grow no faster than the card states."""
     traces = _traces(subject, geometry, claim)
     for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
         fitted = exponent(sizes, 2)
@@ -195,10 +194,10 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
 
 @attention_check("variant")
 def memory_grows_as_printed(subject: Subject) -> str:
-    """The largest tensor of a forward and backward pass grows with the length no faster than the big-O of memory on the card.
+    """The largest tensor of a forward and backward pass grows with the length no faster than the card's big-O of memory.
 
-    If the card states the cost of another implementation than ``eager``, such as ``tiled``, then the largest tensor in ``eager``
-    may grow faster than this, but no faster than the big-O of time.
+    If the card states the cost of an implementation other than ``eager``, such as ``tiled``, the largest tensor of ``eager`` may
+    grow as fast as the card's big-O of time.
     """
     forms = [(subject.as_counted(), subject.card.memory)]
     if forms[0][0].implementation != "eager":
@@ -221,19 +220,19 @@ def _largest_tensors(subject: Subject, claim: Growth) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Measured cost of one forward and backward pass of one example at one length."""
+    """Measured cost of one forward and backward pass with one example."""
 
     length: int
     flops: int
     """FLOPs of the matrix products of the forward pass."""
     written: int
-    """Numbers written by all operations, a proxy of time that includes sums, sorts and exponentials."""
+    """How many numbers all operations write, including sums, sorts and exponentials; a proxy of time."""
     largest: int
     """Bytes of the largest tensor."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Dispatch mode that records the storage of every result; views and broadcasts count as their storage."""
+    """Dispatch mode that records the largest memory of a result, and how many numbers all operations except views write."""
 
     written = largest = 0
 
@@ -247,8 +246,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def trace(subject: Subject, causal: bool, length: int) -> Trace:
-    """Return the measured cost of one head for one example with ``length`` tokens in float32. The cost is cached, so each length
-    runs once per subject."""
+    """Return the measured cost of one head and one example with ``length`` tokens in float32. Costs are cached per subject."""
     key = (subject.implementation, causal, length)
     if key not in subject.traces:
         module = subject.build(subject.geometry(length, heads=1, causal=causal), dtype=torch.float32)
@@ -264,9 +262,9 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 def exponent(sizes: Sequence[int], ratio: int) -> float:
     """Return the exponent p of a power law n^p that is fitted to sizes at three lengths n.
 
-    The fit uses the differences between the sizes, because a constant term cancels in them. The result is at most the exponent that
-    follows from the first and the third size alone. If the first two sizes are equal, only the first and the third are used. If the
-    sizes stop growing, the exponent is 0.
+    The fit uses the two differences between neighbouring sizes, because a constant term cancels in them. The result is at most the
+    exponent of the first and the third size alone, which is also used if the first two sizes do not grow. If the third size is not
+    larger than the second, the result is 0.
 
     Args:
         sizes: three sizes, such as numbers of FLOPs.
@@ -280,12 +278,12 @@ def exponent(sizes: Sequence[int], ratio: int) -> float:
 
 
 def _slack(claim: Growth) -> float:
-    """Tolerance of the exponent fitted for a claim."""
+    """Return the tolerance of the exponent that is fitted for a claim."""
     return SLACK + (LOG_SLACK if claim.has_log else 0)
 
 
 def _traces(subject: Subject, geometry: Geometry, claim: Growth) -> list[Trace]:
-    """Traces at three lengths, long enough to fill windows and buckets, short enough for quadratic cost."""
+    """Return traces at three lengths, which are long enough to fill windows and buckets, and short enough for quadratic cost."""
     shortest = max(1024 if claim.exponent < 2 else 256, 2 ** (subject.length - 1).bit_length())
     return [trace(subject, geometry.causal, factor * shortest) for factor in (1, 2, 4)]
 

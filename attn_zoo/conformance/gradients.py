@@ -1,4 +1,4 @@
-"""Checks that gradients reach every input that a card lists as read, and that these gradients are correct."""
+"""Checks that gradients are correct, and that they reach every input that a card lists as read."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
 
 OWN = 0.5
-"""Smallest permitted share of outputs that depend on the query at their own position. A query that sees only one key, such as one
-alone in its bucket, has no influence."""
+"""Smallest permitted share of outputs that depend on the query at their own position. A query has no influence if it sees only one
+key, for example because it is alone in its bucket."""
 DRAWS = 16
 """Largest number of random draws of the inputs. Each position must get a gradient in at least one draw."""
 STEPS = (1e-6, 1e-7, 1e-8)
-"""Step sizes of the finite differences, each with its own random direction."""
+"""Step sizes of the finite differences. Each step is taken in a different random direction."""
+# The second is needed because finite differences divide the rounding error of the sum by a small step.
 SLOPE, ROUNDING = 1e-4, 1e-8
-"""Tolerances of a slope: the first relative to the norm of its summands, the second relative to the sum of the outputs. The second
-is needed because finite differences divide the rounding error of this sum by a small step."""
+"""Tolerances that are added when a slope is compared with finite differences. The first is relative to the slope or the norm of its
+summands, the second to the sum of the outputs."""
 
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and additional input (stream) gets a gradient. An input without a gradient also passes if a
-    stream that equals this input in a newly built layer gets one. This also holds if the numbers of queries and keys differ."""
+    """Each valid position of each input and additional input (stream) gets a gradient. If a stream equals an input in a newly built
+    layer, the gradient of the stream also counts for this input. The numbers of queries and keys may differ."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)
@@ -58,7 +59,8 @@ def every_position_gets_a_gradient(subject: Subject) -> None:
 
 
 def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
-    """Mask of the positions of each tensor with a gradient. A stream also counts for the input it is initialised as a copy of."""
+    """Return a mask of the positions with a gradient, for each tensor. If a stream is initialised as a copy of an input, its
+    gradient also counts for this input."""
     found = answers(request, module)
     reached = {}
     for name in request.tensors:
@@ -78,8 +80,8 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
     """At every tested length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
     of several random draws.
 
-    In causal attention, only values from the second position to three quarters of the length need a gradient. Early queries may
-    see a single key, and late keys are seen by few queries.
+    In causal attention, only values must get a gradient, from the second position to three quarters of the length. Early queries
+    may see a single key, and few queries see late keys.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):
         module = subject.build(geometry)
@@ -98,7 +100,7 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
 
 
 def _alone(subject: Subject, module: Attention, place: int) -> bool:
-    """True for a position that sees only one value, as in a block of one, so that its query and key have no influence."""
+    """Return True if a position sees only one value, for example in a block of one. Its query and key then have no influence."""
     request = subject.draw(module, batch=1).leaves()
     grad = torch.autograd.grad(request(module)[:, :, place].sum(), request.value)[0]
     return int((grad != 0).any(dim=3).flatten(0, 1).any(dim=0).sum()) <= 1
@@ -107,7 +109,7 @@ def _alone(subject: Subject, module: Attention, place: int) -> bool:
 @attention_check("variant")
 def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
     """Each gradient of ``eager`` equals the slope of the outputs, measured by finite differences. This holds at every tested size,
-    with padding, and if the numbers of queries and keys differ. Another check compares other implementations with ``eager``."""
+    with padding, and if the numbers of queries and keys differ."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("gradients are compared with finite differences in float64 only")
     for geometry in (*subject.across(), *subject.sized()):
@@ -122,7 +124,7 @@ def _require_slopes(module: Attention, request: Request, where: str, call: Calla
     """Compare each gradient along random directions with finite differences of the outputs.
 
     Args:
-        call: called in place of ``module``, in which case only gradients of the inputs are compared.
+        call: function that is called instead of ``module``. If it is given, only gradients of the inputs are compared.
     """
     found = answers(request, module, call)
     for name in (*request.tensors, *(trained_parameters(module) if call is None else ())):
@@ -141,7 +143,7 @@ def _require_slopes(module: Attention, request: Request, where: str, call: Calla
 
 @torch.no_grad()
 def _weighed(module: Attention, call: Callable[..., Tensor] | None, request: Request, name: str, shift: Tensor) -> Tensor:
-    """Weighted sum of the outputs, with the weights of ``answers``, after a shift of one tensor or parameter."""
+    """Return the sum of the outputs with the weights of ``answers``, after a shift of one tensor or parameter."""
     call = module if call is None else call
     if name in request.tensors:
         moved = request.changed(lambda other, tensor: tensor + shift if other == name else tensor)
@@ -177,8 +179,7 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
 
 @attention_check("implementation")
 def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
-    """Every tensor that a gradient flows into is an input or a registered parameter. Optimisers and checkpoints contain registered
-    parameters only."""
+    """Gradients flow only into inputs and registered parameters. Optimisers and checkpoints would miss any other tensor."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         leaves = subject.draw(module).leaves()
@@ -200,7 +201,7 @@ def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
 
 @attention_check("implementation")
 def outputs_follow_their_own_queries(subject: Subject) -> str:
-    """If the mechanism uses queries, most outputs depend on the query at their own position."""
+    """If the mechanism uses queries, at least half of the outputs depend on the query at their own position."""
     if "query" not in subject.card.reads:
         raise NotApplicable("the mechanism does not read queries")
     shares = []
@@ -212,17 +213,15 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
         grad = torch.autograd.grad(own, leaves.tensors["query"], allow_unused=True)[0]
         reached = torch.zeros(geometry.keys) if grad is None else grad[places, :, places].abs().amax(dim=(1, 2))
         shares.append((reached != 0).double().mean().item())
-        message = (
-            f"causal={geometry.causal}: {shares[-1]:.0%} of the outputs depend on their own query, {1 - shares[-1]:.0%} do not"
-        )
-        require(shares[-1] >= OWN, message)
+        message = f"causal={geometry.causal}: {shares[-1]:.0%} of the outputs depend on the query at their own position"
+        require(shares[-1] >= OWN, f"{message}; at least {OWN:.0%} must")
     return f"at least {min(shares):.0%} of the outputs"
 
 
 @attention_check("implementation")
 def gradients_follow_dropout(subject: Subject) -> None:
-    """In training with dropout, each gradient equals the slope of the outputs under the same seed. A backward pass that recomputes
-    weights must therefore drop the same ones as the forward pass."""
+    """In training with dropout, each gradient of an input equals the slope of the outputs under the same seed. A backward pass that
+    recomputes weights must therefore drop the same weights as the forward pass."""
     names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
         raise NotApplicable("this check needs an option for dropout and inputs in float64")

@@ -1,4 +1,4 @@
-"""Classes for the cases, results and reports of the conformance tests, for mechanisms and tasks alike."""
+"""Cases, results and reports of the conformance tests, for mechanisms and tasks alike."""
 
 from __future__ import annotations
 
@@ -26,49 +26,42 @@ Status = Literal["passed", "failed", "skipped", "waived"]
 
 
 class Violation(AssertionError):
-    """Error for a mechanism or task that fails a check. The message says what was found and by how much it is wrong."""
+    """Error that a check raises if a mechanism or task fails. The message says what was found and how far off it is."""
 
 
 class NotApplicable(SkipTest):
-    """Error for a check that does not apply to a mechanism or task. The message is the reason. Test runners report the check as
-    skipped."""
+    """Error that a check raises if it does not apply to a mechanism or task. The message is the reason. Test runners report the
+    check as skipped."""
 
 
 class Partly(str):
-    """Remark of a check that passed but did not test everything. A report prints this remark; remarks of other checks are not
-    printed."""
+    """Remark of a check that passed but did not test everything. Reports print this kind of remark only."""
 
 
 def require(holds: object, message: str) -> None:
-    """Raise ``Violation`` with ``message`` if the condition ``holds`` is false. Unlike ``assert``, this also works under
+    """Raise ``Violation`` with ``message`` if the condition ``holds`` is false. Unlike ``assert``, this function also works under
     ``python -O``.
-
-    Raises:
-        Violation: the condition is false.
     """
     if not holds:
         raise Violation(message)
 
 
 def require_finite(numbers: Tensor, what: str) -> None:
-    """Raise ``Violation`` if the tensor contains NaN or infinity.
+    """Require that all numbers of a tensor are finite.
 
     Args:
-        what: description of the tensor, with which the message begins.
+        what: description of the tensor. The message begins with it.
 
     Raises:
-        Violation: some numbers are not finite; the message counts them.
+        Violation: some numbers are NaN or infinite; the message counts them.
     """
     bad = int((~numbers.isfinite()).sum())
     require(bad == 0, f"{what}: {bad} of {numbers.numel()} numbers are NaN or infinite")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed PyTorch's global generators of the CPU and, if CUDA is already in use, of the GPUs.
-
-    ``torch.manual_seed`` is slower if CUDA is not in use, because each call then stores a stack trace. That took a sixth of the
-    time of the conformance tests.
-    """
+    """Seed PyTorch's global generators of the CPU and, if CUDA is already in use, of the GPUs."""
+    # torch.manual_seed stores a stack trace in each call if CUDA is not in use, which took a sixth of the time of all checks.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
@@ -76,8 +69,8 @@ def seed_generators(seed: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One check of one mechanism or task, with one variant of its options and one implementation. Calling the case runs the check.
-    The call returns a remark or None, or raises ``Violation``."""
+    """One check of one mechanism or task, with one variant of its options and one implementation. Calling the case runs the check,
+    which returns a remark or None, or raises ``Violation``."""
 
     subject: str
     check: str
@@ -86,13 +79,13 @@ class Case:
     run: Callable[[], str | None]
     variant: str = "default"
     implementation: str = ""
-    """Implementation that is checked; empty for a task, which has none."""
+    """Implementation that is checked; empty for a task."""
     unavailable: str | None = None
     """Reason why this machine cannot run the case, or None."""
 
     @property
     def setting(self) -> str:
-        """Name ``variant-implementation-check``. An expected failure may use it to name this case."""
+        """Name of the form ``variant-implementation-check``, by which an expected failure can name this case."""
         return "-".join(part for part in (self.variant, self.implementation, self.check) if part)
 
     @property
@@ -101,11 +94,11 @@ class Case:
         return f"{self.subject}[{self.variant}]" + self.setting.removeprefix(self.variant)
 
     def __call__(self) -> str | None:
-        """Run the check on one thread; the caller's number of threads and random state are restored.
+        """Run the check on one thread. Afterwards, restore the caller's number of threads and random state.
 
         Raises:
-            Violation: the entry breaks the contract.
-            NotApplicable: there is nothing to check here.
+            Violation: the mechanism or task fails the check.
+            NotApplicable: the check does not apply, or this machine cannot run the case.
         """
         if self.unavailable:
             raise NotApplicable(self.unavailable)
@@ -127,15 +120,14 @@ class Result:
     detail: str
     seconds: float
     raised_at: str = ""
-    """File and line at which the plugin raised an exception, outside of torch and the conformance tests; empty if it raised
-    none."""
+    """File and line of an exception that the plugin raised, outside of torch and the conformance tests; empty if it raised none."""
 
     def __str__(self) -> str:
         return f"{self.status:8}{self.case.id}" + (f": {self.detail}" if self.detail else "")
 
 
 def unbuildable(name: str, variant: str, error: Exception, contract: str | None, implementation: str = "") -> Case:
-    """Return a case of the check ``card_is_complete`` that fails, because the options of a variant cannot be built."""
+    """Return a failing case of the check ``card_is_complete``, for a variant whose options cannot be built."""
 
     def run() -> None:
         raise Violation(f"the options of {variant!r} cannot be built: {type(error).__name__}: {error}")
@@ -150,7 +142,7 @@ class Report:
     subject: str
     results: tuple[Result, ...]
     note: str = ""
-    """Sentence about all results, such as the sizes that were drawn."""
+    """Sentence at the end of the report, such as the sizes that were drawn."""
     unknown: str = ""
     """Text for the summary line about what was not tested; empty if nothing was left out."""
 
@@ -161,20 +153,21 @@ class Report:
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """Results of the cases that failed. They include cases that were expected to fail but did not."""
+        """Results of the cases that failed, including cases that were expected to fail but did not."""
         return tuple(result for result in self.results if result.status == "failed")
 
     def raise_on_failure(self) -> None:
         """Raise ``Violation`` if a case failed or no case passed.
 
         Raises:
-            Violation: with the report as its message.
+            Violation: the message is the report.
         """
         if not self.ok:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """Format the summary line, the likeliest cause, failures and waivers, what was left out, reasons of skips, and the note."""
+        """Format the summary line, the likeliest cause, failures, expected failures, remarks, reasons of skipped checks, and the
+        note."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
@@ -208,10 +201,10 @@ def run_cases(
     Args:
         subject: name of the mechanism or task.
         cases: cases to run, in this order.
-        expected_failures: maps the name of a check to the reason why it is expected to fail. The name
-            ``variant-implementation-check`` expects it for one case only. A failure that is named here has the status ``waived``.
-        note: sentence that the report ends with.
-        unknown: what the checks cannot test about ``subject``; the summary line contains it.
+        expected_failures: reasons of expected failures, by the name of a check, or by ``variant-implementation-check`` for one case
+            only. An expected failure has the status ``waived``.
+        note: sentence at the end of the report.
+        unknown: text for the summary line about what the checks cannot test.
         tell: function that is called before each case, with the case and the results so far.
 
     Raises:
@@ -263,7 +256,7 @@ def _run(case: Case) -> Result:
 
 
 def _place_of(error: BaseException) -> tuple[Path, int]:
-    """Return the file and line of an error. It is the last frame outside torch, because the fault may be how torch was called."""
+    """Return the file and line of an error: of the last frame outside torch, because the fault may be how torch was called."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
     frame = (outside or frames)[-1]

@@ -1,5 +1,5 @@
-"""Checks of modes of a module: training mode, calls with and without gradients, other dtypes and devices, and copies of used
-modules."""
+"""Checks of a module in training mode, with and without gradients, in other dtypes, on other devices, when copied and when
+compiled."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def training_keeps_the_promises(subject: Subject) -> None:
-    """In training mode without dropout, later positions (in causal attention) and padding do not influence an output.
+    """In training mode without dropout, an output does not depend on padding or, in causal attention, on later positions.
 
-    Other examples of the batch do not influence an output either, and outputs equal those of eval mode. These last two rules do not
-    apply to a mechanism that declares ``random_at_build`` and whose training call draws random numbers or changes the module.
+    An output also equals the output in eval mode, and does not depend on other examples of the batch. These two rules do not apply
+    to a mechanism that declares ``random_at_build`` if its training call draws random numbers or changes the module.
     """
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=subject.without_dropout())
@@ -80,8 +80,8 @@ def _draws(module: Attention, request: Request) -> bool:
 def recording_gradients_changes_nothing(subject: Subject) -> None:
     """Outputs are the same with gradients, under ``torch.no_grad`` and in inference mode.
 
-    Each gradient is the same, whichever other gradients are requested. This includes gradients of inputs only and of parameters
-    only. Gradients are also the same if the gradient of the output is expanded or not contiguous.
+    A gradient does not depend on which other gradients are requested. It also does not depend on the memory layout of the output's
+    gradient, which may be expanded or not contiguous.
     """
     for geometry in subject.short_and_long():
         module = subject.build(geometry)
@@ -140,14 +140,14 @@ def _require_any_output_gradient(subject: Subject, module: Attention, request: R
 
 
 def _wide(out: Tensor) -> Tensor:
-    """Gradient of the output that differs by channel only, expanded over the other dimensions."""
+    """Return a gradient of the output that differs by channel only, expanded over the other dimensions."""
     return torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
 
 
 @attention_check("implementation")
 def conversions_reach_everything(subject: Subject) -> None:
-    """A module that was called and then converted by ``.to()`` to another dtype and back equals an unused module that was converted
-    in the same way. Both give the same outputs, also if the calls were in bfloat16."""
+    """A module that was called, and then converted by ``.to()`` to another dtype and back, gives the same outputs as a module that
+    was converted but not called. This also holds if the calls were in bfloat16."""
     types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
         for first in (subject.dtype, *([torch.bfloat16] if subject.single is torch.float32 else [])):
@@ -167,8 +167,8 @@ def conversions_reach_everything(subject: Subject) -> None:
 
 @attention_check("variant")
 def shapes_flow_outside_a_device_context(subject: Subject) -> None:
-    """A module that was moved to PyTorch's meta device runs there without ``with torch.device("meta")``, with and without a mask.
-    It must therefore create its tensors on the device of its inputs."""
+    """A module that was moved to PyTorch's meta device runs without ``with torch.device("meta")``, with and without a mask. It must
+    therefore create its tensors on the device of its inputs."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)
@@ -185,8 +185,8 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
-    """After training calls and steps (if the card declares ``stepwise``), a module can be copied, and the copy gives the same
-    output. The module can also be pickled, which is needed to send it to another process."""
+    """A module can be copied and pickled after training calls, and after steps if the card declares ``stepwise``. The copy gives
+    the same output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -213,7 +213,7 @@ def modules_in_use_can_be_copied(subject: Subject) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler of modules whose classes need not be importable, as those of a single file are not."""
+    """Pickler that does not require that classes can be imported, because the classes of a single file cannot."""
 
     def persistent_id(self, held: Any) -> str | None:
         return held.__qualname__ if isinstance(held, type) else None

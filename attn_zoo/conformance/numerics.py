@@ -21,16 +21,18 @@ from attn_zoo.contract import Attention, UnsupportedError
 
 SINGLE = 1e-4
 """Largest permitted difference between float32 and float64, relative to the largest output: about a thousand roundings."""
+# The second limit is lenient, because a rounded hash may send a position into another bucket.
 HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
-"""Largest permitted median error and root mean square error of outputs in 16 bits, relative to the root mean square of the outputs
-in float64. The second limit is lenient, because a rounded hash may send a position into another bucket."""
+"""Largest permitted errors of outputs in 16 bits: the median error, and the root mean square error. Both are relative to the root
+mean square of the outputs in float64."""
 GRADIENT_MEDIAN = 0.25
 """Largest permitted median error of a gradient in 16 bits, relative to the median of the gradient in float64."""
 SHORT_MEDIAN, LONG_MEDIAN = 0.1, 0.25
-"""Limits that replace ``HALF_MEDIAN`` at sizes that are drawn at random: up to 129 positions, and at longer lengths."""
+"""Limits that replace ``HALF_MEDIAN`` at sizes that are drawn at random: the first up to 129 positions, the second at longer
+lengths."""
 ROUNDINGS = 4.0
-"""Largest permitted median error in 16 bits, divided by the median error that rounding inputs and parameters to 16 bits causes in
-float64."""
+"""Largest permitted quotient of two median errors: the error in 16 bits, divided by the error in float64 after inputs and
+parameters are rounded to 16 bits."""
 COPIES, FEW_COPIES = 512, 8
 EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "inputs 30 times as large": lambda tensor: 30 * tensor,
@@ -38,7 +40,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
     "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
 }
-"""Functions that make inputs extreme, by a description of the result. Roots, logarithms and divisions may fail at such inputs."""
+"""Changes that make inputs extreme, by the description of these inputs."""
 DEVIATIONS = 6.0
 
 
@@ -60,8 +62,8 @@ def single_precision_is_close(subject: Subject) -> str:
 
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
-    """Extreme inputs give finite outputs and gradients: inputs 30 times as large as usual, all zeros, zeros in some tokens, and
-    equal tokens. The inputs are in float32 or, if the kernels multiply matrices in one dtype only, in that dtype."""
+    """Outputs and gradients are finite at extreme inputs: 30 times as large as usual, all zeros, zeros in some tokens, or equal
+    tokens. The inputs are in float32 or, if the kernels multiply matrices in one dtype only, in that dtype."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
         request = subject.draw_padded(module).cast(subject.single)
@@ -76,8 +78,9 @@ def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> T
 
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
-    """At every tested size, results in float32 are close to those in float64, and 16-bit dtypes give finite outputs and gradients.
-    The error of outputs in 16 bits is at most a few times the error that rounding the inputs to 16 bits causes in float64."""
+    """At every tested size, outputs and gradients in float32 are close to those in float64, and those in 16-bit dtypes are finite.
+    The error of outputs in 16 bits is at most a few times the error that rounding inputs and parameters to 16 bits causes in
+    float64."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)
@@ -100,21 +103,23 @@ def every_size_runs_in_every_type(subject: Subject) -> str | None:
                     with torch.no_grad():
                         moved = perturbed(request, dtype)(copy.deepcopy(module).to(dtype).double())
                     own = _near(moved, want["output"], f"{where}, inputs moved by a rounding", math.inf, math.inf)
-                    message = (
-                        f"{where}: half of the outputs are off by more than {off:.2g}, by {own:.2g} in float64 with inputs and"
+                    message = f"{where}: the median error of the outputs is {off:.2g}, and {own:.2g} in float64 with inputs and"
+                    require(
+                        off <= ROUNDINGS * own + least,
+                        f"{message} parameters rounded to {dtype}; at most {ROUNDINGS * own + least:.2g} is allowed",
                     )
-                    require(off <= ROUNDINGS * own + least, f"{message} parameters rounded to {dtype}")
     return f"float32 differs from float64 by {largest:.1e} of the largest number" if largest else None
 
 
 def _types(subject: Subject) -> list[torch.dtype]:
-    """Dtypes, narrower than the check's, in which the implementation multiplies; float32 has a stricter check except for eager."""
+    """Return the dtypes that are narrower than the check's and in which the implementation multiplies. Float32 is included for
+    ``eager`` only, because other implementations have a stricter check in float32."""
     own = [torch.float32, torch.bfloat16, torch.float16] if subject.single is torch.float32 else []
     return own if subject.dtype is torch.float64 and subject.implementation == "eager" else own[1:]
 
 
 def _require_near(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:
-    """Compare float32 with float64, relative to the largest number of all answers, since a gradient may cancel to zero."""
+    """Compare float32 with float64, relative to the largest of all outputs and gradients, because a gradient may cancel to zero."""
     scale = max(answer.abs().max().item() for answer in want.values()) or 1.0
     gaps = {name: (got[name].double() - want[name]).abs().max().item() / scale for name in want}
     for name, gap in gaps.items():
@@ -165,20 +170,20 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
             where = f"{what}, causal={geometry.causal}"
             worst = max(worst, _near(out.double(), want, where))
             for name, slope in slopes.items():
-                require(name in found, f"{where}: gradient of {name}: there is none, float64 has one")
+                require(name in found, f"{where}: there is no gradient of {name}, but there is one in float64")
                 _require_half_near(found[name].double(), slope, f"{where}: gradient of {name}")
     return f"half of the outputs are within {worst:.1e} of their root mean square"
 
 
 def _with_gradients(leaves: Request, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output, and the gradients of its sum under random signs, which 16 bits hold exactly, by input and stream."""
+    """Return the output, and the gradients of its sum under random signs by input and stream. Signs are exact in 16 bits."""
     signs = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).sign().to(out)
     (out * signs).sum(dtype=torch.promote_types(out.dtype, torch.float32)).backward()
     return out.detach(), {name: tensor.grad for name, tensor in leaves.tensors.items() if tensor.grad is not None}
 
 
 def _require_half_near(got: Tensor, want: Tensor, where: str) -> None:
-    """Compare a gradient with float64's by their medians, since a few numbers may be many times as large as the others."""
+    """Compare a gradient with that in float64 by their medians, because a few numbers may be many times as large as the others."""
     require_finite(got, where)
     there = want != 0
     off = ((got - want).abs()[there].median() / want.abs()[there].median()).item() if there.any() else got.abs().max().item()
@@ -199,14 +204,14 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
     )
     require(
         mean <= in_mean,
-        f"{where}: the root mean square error of the outputs is {mean:.2g} of theirs; at most {in_mean:g} is allowed",
+        f"{where}: the root mean square error is {mean:.2g} of the root mean square of the outputs; at most {in_mean:g} is allowed",
     )
     return median
 
 
 @attention_check("implementation")
 def dropout_acts_in_training_only(subject: Subject) -> str:
-    """Dropout changes nothing in eval mode. In training, dropout follows the seed, changes the outputs, and keeps their mean."""
+    """Dropout changes nothing in eval mode. In training, dropout follows the seed and changes the outputs, but not their mean."""
     names = subject.dropouts()
     if not names:
         raise NotApplicable("there is no dropout option")

@@ -14,9 +14,10 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, Geometry
 
 NOISE = 1e3
-"""Factor of the numbers at padded positions. The numbers are the input of another example, multiplied by this factor."""
+"""Padded positions are filled with the inputs of another example, multiplied by this factor."""
 AVERAGE = 1e-3
-"""If all values are equal, outputs within this relative distance of them count as averages of the values."""
+"""Largest relative distance of outputs from the values, in a test with equal values, at which outputs count as averages of the
+values."""
 
 
 @attention_check("implementation")
@@ -42,8 +43,8 @@ def padding_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_gets_no_weight(subject: Subject) -> str | None:
-    """If outputs are averages of the values, padding has no weight in them. This holds for keys that the caller marks as padding
-    and for positions that the mechanism adds to fill up a block."""
+    """If outputs are averages of the values, padding has no weight in these averages. This holds for keys that the caller marks as
+    padding, and for positions that the mechanism adds to fill up a block."""
     remarks = []
     geometries = subject.short_and_long()
     for geometry in geometries:
@@ -54,11 +55,13 @@ def padding_gets_no_weight(subject: Subject) -> str | None:
         if min(off) > AVERAGE:
             remarks.append(f"{where}: outputs are not averages of the values: equal values give outputs {min(off):.2g} off")
             continue
-        filled = f"{where}: equal values give that value at a length of 64, but here outputs differ from it by {off[-1]:.2g} of it"
+        filled = f"{where}: if all values are equal, outputs must equal them, but they differ by {off[-1]:.2g} of them"
         require(off[-1] <= AVERAGE, f"{filled}; positions that fill up the last block seem to take part")
         if subject.card.can.key_padding:
             found = _distance(*_with_equal_values(_masked(subject, module), module))
-            message = f"{where}: equal values give that value, but with padding outputs differ from it by {found:.2g} of it"
+            message = (
+                f"{where}: if all values are equal, outputs must equal them, but with padding they differ by {found:.2g} of them"
+            )
             require(found <= AVERAGE, f"{message}; padded keys seem to stay in the normaliser")
     if len(remarks) == len(geometries):
         raise NotApplicable("outputs are not averages of the values")
@@ -66,7 +69,7 @@ def padding_gets_no_weight(subject: Subject) -> str | None:
 
 
 def _with_equal_values(request: Request, module: Attention) -> tuple[Request, Attention]:
-    """Set all values to the same one, also in streams that replace values."""
+    """Return the request with equal values at all positions, also in streams that replace values, and the module."""
     constant = request.value[:1, :, :1]
     stand_ins = {f"stream {s.name}" for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"}
     change = {"value"} | stand_ins
@@ -74,7 +77,8 @@ def _with_equal_values(request: Request, module: Attention) -> tuple[Request, At
 
 
 def _distance(request: Request, module: Attention) -> float:
-    """Largest relative distance of an output from the first value; with a mask, only at valid positions, which see themselves."""
+    """Return the largest relative distance of an output from the first value. Under a mask, only valid positions count, because
+    they see themselves."""
     want = request.value[:1, :, :1]
     gap = (request(module) - want).abs().amax(dim=(1, 3)) / want.abs().max()
     return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
@@ -97,8 +101,8 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Inputs with a little padding on the right give the same outputs as the shorter inputs without padding, if the mechanism
-    supports the shorter length."""
+    """If the mechanism supports shorter lengths, inputs with a little padding on the right give the same outputs as the inputs
+    without it. If the card declares ``shorter``, this also holds with much padding."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
@@ -127,7 +131,8 @@ def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
 
 
 def _gap_to_shorter(subject: Subject, module: Attention, length: int, kept: int) -> float:
-    """Largest difference of ``kept`` positions padded to ``length`` from the same positions alone, as a share of the largest."""
+    """Return the largest difference between ``kept`` positions padded to ``length`` and these positions alone, relative to the
+    largest output."""
     request = subject.draw(module, queries=length, keys=length)
     mask = torch.arange(length, device=subject.device).lt(kept).expand(request.value.shape[0], -1)
     padded, short = request.padded(mask)(module)[:, :, :kept], request.first(kept)(module)

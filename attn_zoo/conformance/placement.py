@@ -1,4 +1,4 @@
-"""Check that the place of padding does not matter, for mechanisms whose outputs do not depend on positions."""
+"""Check that the position of padding does not matter, for mechanisms whose outputs do not depend on positions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
+# If a mechanism masks scores with a large negative number instead of minus infinity, the fault shows only if other scores are below
+# this number, as with large inputs.
 SCALES = (1.0, 100.0)
-"""Factors of the inputs. A mechanism that masks scores with a large negative number instead of minus infinity is detected only if
-other scores are below this number."""
+"""Factors of the inputs."""
 
 SATURATING = (0.0, 50.0, -50.0)
-"""Numbers to try in a padded key or stream: zero, and two numbers at which a gate is fully open or shut, except for rounding."""
+"""Numbers to try in a padded key or stream: zero, and two numbers that open or shut a gate fully, except for rounding."""
 AT_ONCE = 256
-"""Number of combinations of these numbers that are tried in one batch."""
+"""Number of combinations of ``SATURATING`` that are tried in one batch."""
 
 
 @attention_check("implementation")
 def padding_position_does_not_matter(subject: Subject) -> str:
-    """Padding before, between or after real tokens does not change their outputs, if the mechanism does not depend on positions.
+    """If outputs do not depend on positions, padding before, between or after real tokens does not change the outputs of these
+    tokens.
 
-    A mechanism counts as independent of positions in three cases: permuting the tokens permutes the outputs; there is a token that
-    changes no output of other tokens, wherever it is inserted; or the mechanism has a recurrent state of fixed size whose decay
+    Outputs count as independent of positions in three cases. First, permuting the tokens permutes the outputs. Second, some token
+    changes no output of other tokens, wherever it is inserted. Third, the mechanism has a recurrent state of fixed size whose decay
     depends on the tokens only.
     """
     can = subject.card.can
@@ -51,7 +53,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
 
 
 def _lengths(subject: Subject) -> list[Geometry]:
-    """Geometries at the length of the check, and narrow ones at the drawn sizes from 6 tokens on."""
+    """Return geometries at the length of the check and, with one narrow head, at the drawn sizes from 6 tokens on."""
     sized = [replace(each, heads=1, head_dim=subject.geometry().head_dim) for each in subject.sized(shortest=6)]
     return [*subject.plain_and_causal(), *(each for each in sized if each.keys <= max(129, subject.sizes.blocks))]
 
@@ -69,7 +71,7 @@ def _require_absence(subject: Subject, module: Attention, scale: float) -> None:
 
 
 def _patterns(length: int) -> dict[str, Tensor]:
-    """Masks by their description: padding on either side, in the middle, in holes, and across a border of 64."""
+    """Return masks by their description: padding on either side, in the middle, in holes, and across position 64."""
     third, half = max(1, length // 3), length // 2
     spans = {
         f"padding from {third} to {2 * third}": (third, 2 * third),
@@ -93,7 +95,7 @@ def _without_padding(request: Request, valid: Tensor) -> Request:
 
 
 def _depends_on_positions(subject: Subject, geometry: Geometry) -> str | None:
-    """Reason why outputs of ``eager`` depend on positions, without padding; None if they do not."""
+    """Return the reason why outputs of ``eager`` without padding depend on positions, or None if they do not."""
     eager = subject.as_eager()
     module = eager.build(replace(geometry, causal=False))
     if any(stream.first is not None for stream in subject.card.streams(geometry, subject.options)):
@@ -111,7 +113,7 @@ def _depends_on_positions(subject: Subject, geometry: Geometry) -> str | None:
 
 
 def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed: int) -> float:
-    """Largest change of an output by a random permutation of the tokens, relative to the largest output ``before``."""
+    """Return the largest change of an output if the tokens are permuted at random, relative to the largest output ``before``."""
     device = request.value.device
     order = torch.randperm(request.positions, generator=torch.Generator().manual_seed(seed)).to(device)
     after = request.changed(lambda _, tensor: tensor[:, :, order])(module)
@@ -120,9 +122,9 @@ def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed
 
 @torch.no_grad()
 def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
-    """Return True if some token changes no other output wherever it stands, so that outputs do not depend on positions.
+    """Return True if some token changes no output of other tokens, wherever it stands. Outputs then do not depend on positions.
 
-    Its value is zero, and its key and streams are zero or saturate their gates: a gate of 1 keeps a state.
+    The value of the token is zero. Its key and streams are zero or saturate their gates, because a gate of 1 keeps a state.
     """
     module = subject.build(geometry)
     request = subject.draw(module, batch=1)
@@ -145,8 +147,8 @@ def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
 def _are_neutral(
     subject: Subject, module: Attention, request: Request, fills: Mapping[str, Tensor], valid: Tensor, want: Tensor
 ) -> Tensor:
-    """Return for each candidate whether tokens that hold its ``fills`` at the padded positions of a mask change no output of the
-    other tokens.
+    """Return for each candidate whether tokens with its ``fills``, at the padded positions of a mask, change no output of the other
+    tokens.
 
     Args:
         fills: one number per candidate for each input.
@@ -165,7 +167,8 @@ def _are_neutral(
 
 
 def _decays_by_distance(subject: Subject) -> str | None:
-    """Reason why a carried state depends on positions; None if its size is fixed and only the content of tokens decays it."""
+    """Return the reason why a recurrent state depends on positions, or None if its size is fixed and its decay depends on the
+    tokens only."""
     cost, plain = subject.card.cost, subject.geometry(causal=True)
     bytes_held = [cost(replace(plain, queries=n, keys=n), subject.options).state_bytes for n in (1024, 4096)]
     if bytes_held[0] is None or bytes_held[0] != bytes_held[1]:
@@ -182,7 +185,7 @@ def _decays_by_distance(subject: Subject) -> str | None:
 
 
 def _influences(subject: Subject, geometry: Geometry, seed: int) -> list[float]:
-    """Norms of the last output's gradient with respect to each value; ``seed`` changes only the second token."""
+    """Return the norm of the gradient of the last output with respect to each value. ``seed`` changes only the second token."""
     module = subject.build(geometry)
     request, other = subject.draw(module, batch=1), subject.draw(module, batch=1, seed=10 + seed)
     second = torch.arange(geometry.keys, device=subject.device)[:, None] == 1

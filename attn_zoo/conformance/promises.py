@@ -1,4 +1,4 @@
-"""Checks of side effects and special cases: heads, settings of the process, printed text, errors, resizing, and empty inputs."""
+"""Checks of heads, of side effects on the process, of printed text, and of errors, resizing and empty inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attn_zoo.process_state import kept
 
 @attention_check("twin")
 def some_setting_is_served(subject: Subject) -> None:
-    """The implementation runs with the options of at least one variant of the card, causal or not."""
+    """The implementation supports the default options or at least one variant (set of options) on the card, causal or not."""
     reasons = set()
     for options in (subject.options, *subject.variants()):
         forms = [subject.geometry(subject.length, causal=causal) for causal in (False, *([True] if subject.causal else []))]
@@ -41,7 +41,7 @@ def some_setting_is_served(subject: Subject) -> None:
 
 @attention_check("implementation")
 def heads_keep_to_themselves(subject: Subject) -> None:
-    """No head influences another head, unless the card declares ``mixes_heads``. In that case, some head must influence another."""
+    """No head influences another head, unless the card declares ``mixes_heads``. If it does, some head must influence another."""
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
@@ -72,8 +72,8 @@ def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
 
 @attention_check("implementation")
 def the_process_is_left_as_it_was(subject: Subject) -> None:
-    """Building, calls and training do not change random states, the number of threads or other settings of the process. PyTorch's
-    generator may advance when random numbers are drawn, but must never be seeded."""
+    """Building, calls and training do not change settings of the process, such as random states and the number of threads.
+    PyTorch's generator may advance if random numbers are drawn, but must never be seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=subject.without_dropout())
@@ -87,7 +87,8 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
 
 
 def _runs(subject: Subject, module: Attention) -> dict[str, Callable[[], object]]:
-    """Functions that build such a module, call it, and call it in training mode with a backward pass, by name."""
+    """Return functions, by name, that build a module like ``module``, call it, and call it in training mode with a backward
+    pass."""
     request = subject.draw(module)
     return {
         "building": lambda: subject.card.build(module.geometry, copy.deepcopy(subject.options), subject.implementation),
@@ -97,13 +98,13 @@ def _runs(subject: Subject, module: Attention) -> dict[str, Callable[[], object]
 
 
 OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
-"""Warnings that depend on the version of a library; they are ignored."""
+"""Categories of warnings that depend on the version of a library. The check ignores them."""
 
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and issue no Python warnings. What a user should know about the options is
-    returned by the method ``warnings``."""
+    """Building, calls and training print nothing and issue no Python warnings. The method ``warnings`` returns what a user should
+    know about the options."""
     for geometry in subject.plain_and_causal():
         for what, run in _runs(subject, subject.build(geometry)).items():
             with (
@@ -120,8 +121,9 @@ def calls_are_silent(subject: Subject) -> None:
 
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
-"""Setting of the process: the functions that read and set it, and two of its values."""
+"""Setting of the process, as a triple: a function that reads the setting, a function that sets it, and two of its values."""
 
+# Changed for building only, because calls on more threads than idle cores are slow.
 THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
 SWITCHES: tuple[Switch, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
@@ -131,12 +133,12 @@ SWITCHES: tuple[Switch, ...] = (
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
 """Settings that a check changes before it runs a module. Otherwise, a module could set the value that an earlier module left, and
-the check would not notice. The number of threads (``THREADS``) is changed for building only, because calls on more threads than
-idle cores are slow."""
+the check would not notice."""
 
 
 class _Unchanged:
-    """Context that changes settings of the process, requires at its end that they are as it set them, and restores them."""
+    """Context that first changes settings of the process. At its end, it requires that a run has not changed them, and restores the
+    old settings."""
 
     def __init__(self, what: str, *switches: Switch) -> None:
         self.what, self.switches = what, switches
@@ -172,7 +174,7 @@ _FILTERS = "the filters of warnings"
 
 
 def _settings() -> dict[str, Any]:
-    """Settings and random states of the process, by name."""
+    """Return the settings and random states of the process, by name."""
     found: dict[str, Any] = {
         "the state of random": hash(random.getstate()),
         "the number of threads": torch.get_num_threads(),
@@ -198,7 +200,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> None:
-    """Require that a run does not seed torch's global generator, nor advance it where nothing is to be drawn."""
+    """Require that a run does not seed torch's global generator. If ``may_draw`` is False, the run must not advance it either."""
     ends = []
     for seed in (11, 12):
         seed_generators(seed)
@@ -211,7 +213,8 @@ def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> 
 
 
 def _require_variables(run: Callable[[], object], what: str) -> None:
-    """Require that the environment stays as it was when the kit was imported; a library imported on first use may have set more."""
+    """Require that a run leaves the environment variables as they were when this module was imported. They are reset before the
+    run, because a library that was imported on first use may have set more."""
     kept = dict(os.environ)
     try:
         _set_environment(STARTED)
@@ -234,7 +237,7 @@ def _set_environment(variables: dict[str, str]) -> None:
 def resizing_keeps_what_was_trained(subject: Subject) -> None:
     """``resize_length`` keeps trained weights, and resizing to the present length changes no output.
 
-    Tensors whose shape stays the same are unchanged, bit by bit. If the shape of a parameter changes, as many of its new numbers as
+    Tensors that keep their shape are unchanged, bit by bit. If a parameter changes its shape, as many of its new numbers as
     possible must depend on the old weights.
     """
     for geometry in subject.plain_and_causal():

@@ -1,5 +1,5 @@
-"""Conformance tests as pytest tests in a test file. This module imports pytest only when it is used. The command
-``pytest --attn-zoo`` needs no test file."""
+"""Conformance tests as pytest tests in a test file. pytest is imported only when a function needs it. The command ``pytest
+--attn-zoo`` needs no test file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def parametrize_with_checks(
     targets: str | Card | Iterable[str | Card], expected_failures: Mapping[str, str] | None = None
 ) -> pytest.MarkDecorator:
-    """Return a pytest mark that runs a test once for every conformance check of these mechanisms and tasks. The test receives the
-    argument ``check`` and must call it.
+    """Return a pytest mark that runs a test once for every conformance check of the targets. The test gets the argument ``check``
+    and must call it.
 
-    Ids of mechanisms are ``name[variant]-implementation-check``, those of tasks ``name[variant]-check``::
+    The id of a test is ``name[variant]-implementation-check`` for a mechanism, and ``name[variant]-check`` for a task::
 
         @parametrize_with_checks(["my_attention", "my_task"])
         def test_conformance(check):
@@ -28,11 +28,11 @@ def parametrize_with_checks(
 
     Args:
         targets: registered names, ``package.module:Class``, ``file.py``, ``file.py:Class`` or cards.
-        expected_failures: maps the name of a check, or ``variant-implementation-check``, to the reason why it is expected to fail.
-            pytest marks these tests as xfail. They fail if the check passes or does not apply.
+        expected_failures: reasons of expected failures, by the name of a check or by ``variant-implementation-check``. pytest marks
+            these tests as xfail. They fail if the check passes or does not apply.
 
     Raises:
-        UnknownNameError: nothing has this name, or an expected failure names no check.
+        UnknownNameError: no target has this name, or ``expected_failures`` names a check that does not exist.
         ValueError: a module or file cannot be imported, or holds no class with a card.
         FileNotFoundError: there is no such file.
     """

@@ -1,4 +1,4 @@
-"""Estimate of the remaining time of the conformance tests. The slowest check takes a thousand times as long as the fastest."""
+"""Estimate of the remaining time of the conformance tests."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ WEIGHTS = {
     "steps_hold_on_for_long": 8,
     "time_grows_as_printed": 8,
 }
-"""Usual times of checks at the default options, divided by the usual time of a check that is not in this list; rounded."""
+"""Usual durations of slow checks with the default options, rounded. The unit is the usual duration of a check that is not in this
+list."""
 VARIANT = 0.3
-"""Usual time of a check with a variant (other options and fewer sizes), divided by its time at the default options."""
+"""Usual duration of a check with a variant (other options and fewer sizes), divided by its duration with the default options."""
+# Their duration depends on a definition, the compiler or the data.
 APART = (
     "calls_recover_from_errors",
     "card_is_complete",
@@ -39,16 +41,16 @@ APART = (
     "defaults_suit_every_length",
     "eager_agrees_with_the_definition",
 )
-"""Checks whose time depends on a definition, the compiler or the data instead of the speed of the mechanism."""
+"""Checks whose duration says little about the speed of the mechanism."""
 ENOUGH = 0.03
-"""Share of the cases, weighted by their usual times, that must have ended before there is an estimate."""
+"""Share of the total usual duration that ended cases must reach before there is an estimate."""
 OVERDUE = 3.0
-"""Multiple of the expected time of a case after which there is no estimate until the case ends."""
+"""If a case takes longer than this multiple of its expected duration, there is no estimate until the case ends."""
 
 
 class Remaining:
-    """Estimate of the time in seconds until the last case ends. It uses the usual duration of each check and the measured duration
-    of the cases that have ended.
+    """Estimate of the seconds until the last case ends, from the usual duration of each check and the measured durations of ended
+    cases.
 
     Args:
         cases: all cases, in the order in which they run.
@@ -61,12 +63,12 @@ class Remaining:
         self._since = clock()
 
     def begin(self, done: Sequence[Result]) -> None:
-        """Record that the next case begins now, and that ``done`` are the results so far."""
+        """Record that the next case begins now. ``done`` are the results so far."""
         self._done, self._since = tuple(done), self._clock()
 
     def seconds(self) -> float | None:
-        """Return the estimate in seconds. Return None if too few cases have ended, or if the present case takes far longer than
-        expected."""
+        """Return the estimate in seconds. Return None if no case is left, if too few have ended, or if the present case takes far
+        longer than expected."""
         known = [result for result in self._done if result.status != "skipped" and result.case.check not in APART]
         usual = sum(_usual(result.case) for result in known)
         left = self._cases[len(self._done) :]
@@ -82,7 +84,8 @@ class Remaining:
 
 
 def _expected(case: Case, pace: float, taken: dict[tuple[str, str], Result]) -> float:
-    """Return the expected seconds: those of the same check at the default options, or its usual time at the pace of the others."""
+    """Return the expected seconds of a case. They follow from the same check with the default options, if it has ended, and
+    otherwise from the usual duration of the check and the pace of the others."""
     same = taken.get((case.check, case.implementation)) or taken.get((case.check, "eager"))
     if same is None:
         return pace * _usual(case)

@@ -1,4 +1,4 @@
-"""Random inputs that fit the card of a mechanism, and functions that modify these inputs."""
+"""Random inputs that fit the card of a mechanism, and functions that change these inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of one call of a mechanism. In ``tensors``, an additional input (stream) has the name ``stream NAME``."""
+    """Arguments of one call of a mechanism."""
 
     query: Tensor | None
     key: Tensor | None
@@ -26,7 +26,8 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Positions of each tensor, by its name: ``queries``, ``keys``, or both if one tensor serves as queries and keys."""
+    """For each tensor, whether it has one position per query (``queries``) or per key (``keys``). A tensor that serves as queries
+    and keys has both entries."""
 
     @property
     def shared(self) -> bool:
@@ -35,7 +36,8 @@ class Request:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Distinct input tensors by name. If queries and keys are the same tensor, it appears once, as the query."""
+        """Distinct input tensors by name. An additional input (stream) is named ``stream NAME``. If queries and keys are the same
+        tensor, it appears once, as the query."""
         named = {"query": self.query, "key": None if self.shared else self.key, "value": self.value}
         named |= {f"stream {name}": tensor for name, tensor in self.streams.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
@@ -51,8 +53,8 @@ class Request:
         return out
 
     def changed(self, change: Change) -> Request:
-        """Return a copy in which each distinct tensor is replaced by ``change(name, tensor)``. If queries and keys are the same
-        tensor, they stay the same tensor."""
+        """Return a copy in which ``change(name, tensor)`` replaces each distinct tensor. If queries and keys are the same tensor,
+        they stay the same tensor."""
         new = {name: change(name, tensor) for name, tensor in self.tensors.items()}
         key = new.get("query") if self.shared else new.get("key")
         streams = {name: new[f"stream {name}"] for name in self.streams}
@@ -63,7 +65,7 @@ class Request:
         return replace(self, key_valid=key_valid)
 
     def rows(self, index: Tensor | slice) -> Request:
-        """Return a copy with only the examples that ``index`` selects from the batch."""
+        """Return a copy with only the examples that ``index`` selects."""
         mask = None if self.key_valid is None else self.key_valid[index]
         return self.changed(lambda _, tensor: tensor[index]).padded(mask)
 
@@ -77,11 +79,11 @@ class Request:
         return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
 
     def leaves(self) -> Request:
-        """Return a copy that shares memory with this request and whose tensors are leaves that require gradients."""
+        """Return a copy whose tensors are leaves that require gradients. They share memory with the tensors of this request."""
         return self.changed(lambda _, tensor: tensor.detach().requires_grad_())
 
     def cast(self, dtype: torch.dtype) -> Request:
-        """Return a copy whose tensors have another dtype."""
+        """Return a copy with all tensors converted to ``dtype``."""
         return self.changed(lambda _, tensor: tensor.to(dtype))
 
     def filled_at_padding(self, fill: Callable[[Tensor], Tensor], side: str = "keys") -> Request:
@@ -111,13 +113,13 @@ def draw(
     unread: bool = False,
     tied: bool = False,
 ) -> Request:
-    """Return inputs for ``module``, drawn from a standard normal distribution. They include the additional inputs (streams) that
-    its card requires.
+    """Return random inputs for ``module`` from a standard normal distribution, with the additional inputs (streams) that its card
+    requires.
 
     Args:
         queries, keys: numbers of queries and keys; those of the module's geometry by default.
-        unread: True to draw also the inputs that the card does not list as read, which are None by default.
-        tied: True to make each stream equal to the queries, keys or values, as in a newly built layer, instead of drawing it.
+        unread: if True, also draw the inputs that the card does not list as read. By default they are None.
+        tied: if True, each stream equals the queries, keys or values, as in a newly built layer. By default it is drawn.
     """
     card, geometry = module.card, module.geometry
     lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}
@@ -146,7 +148,7 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
     """Require that an output has the shape of the queries, the dtype and device of the inputs, and finite numbers only.
 
     Raises:
-        Violation: the output is not like that; the message begins with ``where``.
+        Violation: a rule is broken; the message begins with ``where``.
     """
     like = request.value if request.query is None else request.query
     require(isinstance(out, Tensor), f"{where}: the output must be a tensor; got {type(out).__name__}")
@@ -157,15 +159,16 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:
-    """Return the outputs with zeros for padded queries, because outputs of padded queries are undefined."""
+    """Return the outputs. If queries and keys are the same tensor, set the outputs of padded queries, which are undefined, to
+    zero."""
     if request.shared and request.key_valid is not None:
         return out.masked_fill(~request.key_valid[:, None, :, None], 0)
     return out
 
 
 def weighed(out: Tensor) -> Tensor:
-    """Return a weighted sum of the outputs, as a scalar whose gradients the checks compare. The fixed weights are at most 1 and
-    depend quadratically on the position, so that differences of neighbouring positions do not cancel."""
+    """Return a weighted sum of the outputs, whose gradients the checks compare. The fixed weights are at most 1 and depend
+    quadratically on the position, so differences of neighbouring positions do not cancel."""
     # Rounded last: 16 bits hold no x near -1 but -1 itself, whose weight is zero.
     line = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).reshape(out.shape)
     return (out * ((line + line.square()) / 2).to(out.dtype)).sum()
@@ -177,8 +180,8 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Return the output of a call and the gradients with respect to every input, stream and trainable parameter. A gradient that
-    does not exist is returned as zeros.
+    """Return the output of a call, and the gradients of its weighted sum with respect to every input, stream and trainable
+    parameter. A gradient that does not exist is returned as zeros.
 
     Args:
         call: function that is called instead of ``module``, if given.
@@ -195,8 +198,8 @@ def answers(request: Request, module: Attention, call: Callable[..., Any] | None
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
-    """Return six masks, one for each kind of padding: none, on the right, on the left, at both ends, holes, and all keys but one. A
-    mask is True at valid keys."""
+    """Return six masks, which are True at valid keys. Their kinds of padding are none, on the right, on the left, at both ends, in
+    holes, and at all keys but one."""
     valid = torch.ones(6, keys, dtype=torch.bool)
     third = max(1, keys // 3)
     valid[1, keys - third :] = False

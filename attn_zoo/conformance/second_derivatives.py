@@ -1,5 +1,5 @@
-"""Check that second derivatives and forward-mode derivatives are either correct or raise an error, for each PyTorch function that
-requests them."""
+"""Check that second derivatives and forward-mode derivatives are correct or raise an error, whichever PyTorch function computes
+them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from attn_zoo.contract import Attention
 
 ADVICE = 'implementation="eager"'
 CLOSE = 1e-4
-"""Tolerance of finite differences, relative to the largest number."""
+"""Largest permitted difference from finite differences, relative to the largest number."""
 
 Tensors = tuple[Tensor, ...]
 Loss = Callable[..., Tensor]
-"""Function of some tensors that returns a scalar."""
+"""Function that maps tensors to a scalar."""
 Form = Callable[[Loss, Tensors, Tensors], Tensors]
 """Function that returns derivatives of a loss. Its arguments are the loss, the tensors at which to differentiate, and
 directions."""
@@ -35,12 +35,14 @@ directions."""
 @attention_check("implementation")
 def second_derivatives_are_right_or_refused(subject: Subject) -> str:
     """Second derivatives equal finite differences of the gradients of ``eager``, and forward-mode derivatives equal finite
-    differences of its outputs. Otherwise, requesting them raises an error that names ``implementation="eager"``.
+    differences of the outputs of ``eager``. If derivatives are unsupported, requesting them raises an error that names
+    ``implementation="eager"``.
 
-    Derivatives are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output. They are
-    taken with respect to all of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter
-    alone. They are requested after ``create_graph=True`` by ``backward`` or ``grad``, for several gradients at once, under gradient
-    checkpointing, and by ``torch.autograd.functional`` and ``torch.func``.
+    Derivatives are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output: to all
+    of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter alone.
+
+    They are computed by ``backward`` or ``grad`` after ``create_graph=True``, also for several gradients at once and under gradient
+    checkpointing. ``torch.autograd.functional``, ``torch.autograd.forward_ad`` and ``torch.func`` are tested too.
     """
     refused = set[str]()
     for geometry in subject.plain_and_causal():
@@ -69,7 +71,7 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
 
 
 def _groups(module: Attention, request: Request) -> list[tuple[str, ...]]:
-    """Names of tensors to differentiate together: all, the inputs with frozen parameters, and each alone."""
+    """Return groups of names of tensors to differentiate together: all, the inputs with frozen parameters, and each alone."""
     inputs, parameters = tuple(request.tensors), tuple(f"parameter {name}" for name in trained_parameters(module))
     every = (*inputs, *parameters, WEIGHTS)
     return [every, *([inputs] if len(inputs) > 1 else []), *((name,) for name in every if name != WEIGHTS)]
@@ -79,7 +81,8 @@ WEIGHTS = "the loss's weights"
 
 
 def _loss(module: Attention, request: Request, group: Sequence[str], *, squared: bool) -> tuple[Loss, Tensors]:
-    """Weighted sum of the outputs or of their squares, as a function of the tensors of ``group``; and these tensors."""
+    """Return a loss, and the tensors of ``group``, which are its arguments. The loss is a weighted sum of the outputs or of their
+    squares."""
     parameters = trained_parameters(module)
     weights = torch.linspace(-1, 1, request.value.shape[-1], dtype=request.value.dtype, device=request.value.device)
     every = {**request.tensors, **{f"parameter {name}": p.detach() for name, p in parameters.items()}, WEIGHTS: weights}
@@ -97,15 +100,15 @@ def _loss(module: Attention, request: Request, group: Sequence[str], *, squared:
 
 
 def by_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` at the tensors ``at`` along ``directions``, by calling ``torch.autograd.grad``
-    twice."""
+    """Return the second derivatives of ``loss`` along ``directions`` at the tensors ``at``, by two calls of
+    ``torch.autograd.grad``."""
     leaves, slope = _slope(loss, at, directions)
     return torch.autograd.grad(slope, leaves, materialize_grads=True) if slope.requires_grad else tuple(map(torch.zeros_like, at))
 
 
 def by_backward(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` at the tensors ``at`` along ``directions``, by calling ``backward`` on the slope
-    along ``directions``."""
+    """Return the second derivatives of ``loss`` along ``directions`` at the tensors ``at``, by calling ``backward`` on the first
+    derivative."""
     leaves, slope = _slope(loss, at, directions)
     if slope.requires_grad:
         slope.backward()
@@ -119,13 +122,13 @@ def _slope(loss: Loss, at: Tensors, directions: Tensors) -> tuple[Tensors, Tenso
 
 
 def checkpointed(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``directions`` when its call runs under gradient checkpointing."""
+    """Return the second derivatives of ``loss`` along ``directions``, with ``loss`` under gradient checkpointing."""
     return by_grad(lambda *given: checkpoint(loss, *given, use_reentrant=False), at, directions)
 
 
 def graph_of_batched_gradients(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``directions``. The first gradients are requested with
-    ``is_grads_batched=True``, as ``functional.jacobian(vectorize=True)`` does."""
+    """Return the second derivatives of ``loss`` along ``directions``. The first gradients are computed with
+    ``is_grads_batched=True``, as in ``functional.jacobian(vectorize=True)``."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     out = loss(*leaves)
     found = torch.autograd.grad(out, leaves, out.new_ones(1), create_graph=True, is_grads_batched=True, allow_unused=True)
@@ -136,8 +139,8 @@ def graph_of_batched_gradients(loss: Loss, at: Tensors, directions: Tensors) -> 
 
 
 def batched_gradients_of_gradients(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the second derivatives of ``loss`` along ``directions``. The gradients of the gradients are requested for a batch of
-    directions, as ``functional.hessian(vectorize=True)`` does."""
+    """Return the second derivatives of ``loss`` along ``directions``. They are computed for a batch of directions, as in
+    ``functional.hessian(vectorize=True)``."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
     grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
     pairs = [(grad, along[None]) for grad, along in zip(grads, directions, strict=True) if grad.requires_grad]
@@ -155,8 +158,7 @@ def functional_hvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
 
 
 def functional_jvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.functional.jvp``. This function
-    runs two backward passes for a first derivative."""
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.functional.jvp``."""
     return (jvp(loss, at, directions)[1],)
 
 
@@ -181,14 +183,14 @@ def func_jvp_of_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
 
 def func_vmap_of_vjp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
     """Return the second derivatives of ``loss`` along ``directions``, computed by ``torch.func.vmap`` over the backward pass of
-    ``torch.func.grad``. Nested ``torch.func.jacrev`` does the same."""
+    ``torch.func.grad``."""
     back = torch.func.vjp(torch.func.grad(loss, argnums=tuple(range(len(at)))), *at)[1]
     return tuple(found[0] for found in torch.func.vmap(back)(tuple(along[None] for along in directions)))
 
 
 def func_vmap_of_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``directions``, computed from per-example gradients: ``torch.func.vmap`` of
-    ``torch.func.grad``."""
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.func.vmap`` of ``torch.func.grad``, as for
+    per-example gradients."""
     grads = torch.func.vmap(torch.func.grad(loss, argnums=tuple(range(len(at)))))(*(tensor[None] for tensor in at))
     return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum(),)
 
@@ -199,7 +201,7 @@ def func_jvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
 
 
 def forward_mode(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
-    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.forward_ad`` with dual tensors."""
+    """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.autograd.forward_ad``."""
     with torch.autograd.forward_ad.dual_level():
         duals = (torch.autograd.forward_ad.make_dual(tensor, along) for tensor, along in zip(at, directions, strict=True))
         tangent = torch.autograd.forward_ad.unpack_dual(loss(*duals)).tangent
@@ -222,7 +224,7 @@ FORMS: tuple[Form, ...] = (
     forward_mode,
 )
 FIRST = (functional_jvp, func_vmap_of_grad, func_jvp, forward_mode)
-"""Functions among ``FORMS`` that return first derivatives. The others return second derivatives."""
+"""Functions in ``FORMS`` that return first derivatives, not second ones."""
 
 
 def _directions(tensors: Tensors, seed: int) -> Tensors:
@@ -231,9 +233,11 @@ def _directions(tensors: Tensors, seed: int) -> Tensors:
 
 
 def _require_advice(subject: Subject, error: Exception, where: str) -> None:
-    """Require that a refusal names eager; ``eager`` itself refuses by any error."""
+    """Require that an error names ``implementation="eager"``. ``eager`` itself may raise any error."""
     if subject.implementation != "eager" and ADVICE not in str(error):
-        message = f"{where}: a refusal must name {ADVICE}; got {type(error).__name__}: {str(error)[:200]}"
+        message = (
+            f"{where}: the error for an unsupported derivative must name {ADVICE}; got {type(error).__name__}: {str(error)[:200]}"
+        )
         raise Violation(message) from error
 
 
@@ -245,7 +249,8 @@ def _require_right(
     tensors: Tensors,
     where: str,
 ) -> None:
-    """Compare derivatives along directions, of which ``first`` has the first, with finite differences."""
+    """Compare derivatives along several directions with finite differences. ``first`` are the derivatives along the first
+    direction."""
     limit = max(CLOSE, 10 * subject.tolerance)
     gap = size = 0.0
     for seed in range(len(STEPS)):  # one step may cross a kink or the border of a bucket, but hardly all
@@ -259,7 +264,8 @@ def _require_right(
 
 
 def _differences(truth: Loss, tensors: Tensors, first: bool, seed: int) -> tuple[Tensor, float]:
-    """Finite differences of the outputs of ``truth``, or else of its gradients, along directions, and their largest number."""
+    """Return finite differences along directions, and their largest number. They are differences of the outputs of ``truth`` if
+    ``first`` is True, and of its gradients otherwise."""
     function, step, directions = truth if first else partial(_gradients, truth), STEPS[seed], _directions(tensors, seed)
     ahead, behind = (
         _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, directions, strict=True))))

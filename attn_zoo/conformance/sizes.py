@@ -1,4 +1,4 @@
-"""Sizes at which checks run: lengths, numbers of heads and head widths. They are drawn at random, once per mechanism and version of
+"""Lengths, numbers of heads and head widths at which checks run. They are drawn at random, once per mechanism and version of
 attn-zoo."""
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from functools import lru_cache
 from importlib.metadata import version
 
 BORDERS = (63, 64, 65, 127, 128, 129)
-"""Lengths around the usual block sizes. Every mechanism is checked at these lengths."""
+"""Lengths at and next to usual block sizes. Every mechanism is checked at these lengths."""
 
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
 """Positions at or next to which a block may end."""
 
 ACROSS = (9, 65)
-"""Numbers of queries in checks of cross-attention, where the number of keys differs."""
+"""Numbers of queries in checks of cross-attention. The number of keys is different."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of one call: the number of positions, the number of heads and the width of a head."""
+    """Number of positions, number of heads and width of a head in one call."""
 
     length: int
     heads: int
@@ -35,7 +35,7 @@ class Sizes:
     entry: str
     version: str
     all: tuple[Size, ...]
-    """Sizes, the shortest first. Their lengths are 1, 2, an odd number, an even number, a power of two, ``BORDERS``, and the three
+    """Sizes, the shortest first. Their lengths are 1, 2, ``BORDERS``, three drawn numbers (odd, even, a power of two), and the
     properties ``blocks``, ``long`` and ``longest``."""
 
     @property
@@ -50,15 +50,12 @@ class Sizes:
 
     @property
     def longest(self) -> int:
-        """Longest of the lengths: a number from 1,025 to 1,090."""
+        """Largest length: a number from 1,025 to 1,090."""
         return self.all[-1].length
 
     def of_variant(self, variant: str) -> tuple[Size, ...]:
-        """Return the sizes for checks of a variant (a set of options). They are fewer than those for the default options: all sizes
-        below 63 tokens, two of the lengths ``BORDERS``, and ``blocks``.
-
-        The name of the variant decides which two of ``BORDERS`` are used, one near 64 and one near 128. In this way, different
-        variants are checked at different lengths.
+        """Return the sizes for a variant (a set of options): all sizes below 63 tokens, ``blocks``, and two lengths of ``BORDERS``,
+        one near 64 and one near 128. The name of the variant decides which two.
         """
         digest = hashlib.sha256(f"{self.entry} {variant} {self.version}".encode()).digest()
         half = len(BORDERS) // 2
@@ -73,8 +70,7 @@ class Sizes:
 
 @lru_cache
 def drawn_sizes(entry: str) -> Sizes:
-    """Return the sizes for the checks of a mechanism. They are drawn from its name and the version of attn-zoo, so they are the
-    same on every machine."""
+    """Return the sizes for the checks of a mechanism, drawn from its name and the version of attn-zoo."""
     number = version("attn-zoo")
     digest = hashlib.sha256(f"{entry} {number}".encode()).digest()
     dice = random.Random(int.from_bytes(digest[:8], "big"))

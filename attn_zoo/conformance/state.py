@@ -18,7 +18,7 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def eval_is_deterministic(subject: Subject) -> None:
-    """In eval mode, equal calls give the same output bit by bit, whatever the state of the random generator."""
+    """In eval mode, equal calls give outputs that are equal bit by bit, whatever the state of the random generator."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -29,8 +29,8 @@ def eval_is_deterministic(subject: Subject) -> None:
 
 @attention_check("implementation")
 def building_follows_the_seed(subject: Subject) -> None:
-    """``torch.manual_seed`` decides everything that is drawn when a module is built. Under the same seed, parameters, buffers and
-    outputs are the same bit by bit."""
+    """``torch.manual_seed`` decides all random numbers that are drawn when a module is built. Under the same seed, parameters,
+    buffers and outputs are equal bit by bit."""
     first = subject.build(seed=3)
     torch.randn(7)
     second = subject.build(seed=3)
@@ -44,8 +44,8 @@ def building_follows_the_seed(subject: Subject) -> None:
 
 @attention_check("implementation")
 def state_dict_restores_the_output(subject: Subject) -> None:
-    """A module that loads the state dict of another module gives the same output, although it was built under another seed. The
-    state dict must therefore contain everything that is drawn when a module is built."""
+    """If a module loads the state dict of a module that was built under another seed, both give the same output. The state dict
+    must therefore contain everything that is drawn when a module is built."""
     module, other = subject.build(seed=1), subject.build(seed=2)
     _disturb(module)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -67,7 +67,8 @@ def copies_are_independent(subject: Subject) -> None:
 
 @attention_check("variant")
 def instances_share_nothing(subject: Subject) -> None:
-    """Building, changing and calling other modules of the same class does not change a module."""
+    """Building, changing and calling other modules of the same class does not change the output of a module. Modules share no
+    tensors."""
     module = subject.build(seed=0)
     request = subject.draw(module)
     before = request(module).detach().clone()
@@ -84,8 +85,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length or scale or in inference mode, change no output and block no gradient of a later call. This also
-    holds if the later call uses the same tensors with new content. No call changes the output of an earlier call."""
+    """Earlier calls change no output and block no gradient of a later call, at any length or scale, and also in inference mode. The
+    later call may use the same tensors with new content. A later call does not change the output of an earlier call."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)
@@ -105,7 +106,8 @@ def earlier_calls_leave_no_trace(subject: Subject) -> None:
 
 @torch.no_grad()
 def _require_fresh_content(subject: Subject, module: Attention, where: str) -> None:
-    """Replace the content of an earlier call's tensors in place, as a serving loop does, and compare with a call on new tensors."""
+    """Replace the content of an earlier call's tensors in place, as a serving loop does. Compare the output with that of a call on
+    new tensors."""
     first, second = (subject.draw_padded(module, seed=seed) for seed in (7, 8))
     if second.key_valid is not None:
         second = second.padded(second.key_valid.roll(1, dims=0))
@@ -125,8 +127,8 @@ def _require_fresh_content(subject: Subject, module: Attention, where: str) -> N
 
 @attention_check("implementation")
 def calls_keep_no_tensors(subject: Subject) -> None:
-    """After a call in eval mode, the module does not hold attention weights, the last output or any other tensor that depends on
-    the inputs of the call."""
+    """After a call in eval mode, the module holds no tensor that depends on the inputs of the call, such as attention weights or
+    the output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         held = []
@@ -145,7 +147,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _tensors_of(held: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Tensors that a module's attributes hold, directly or in modules, mappings and sequences, by their path."""
+    """Yield the tensors that a module's attributes hold, directly or in modules, mappings and sequences, with their paths."""
     if isinstance(held, Tensor):
         yield name, held
     elif isinstance(held, (nn.Module, Mapping, list, tuple)):
@@ -175,7 +177,7 @@ def _storages(module: nn.Module) -> dict[int, str]:
 
 
 def _class_tensors(kind: type) -> Iterator[str]:
-    """Attributes between the class and ``Attention`` that are, or directly contain, tensors or modules."""
+    """Yield the attributes of a class, and of its bases below ``Attention``, that are or directly contain tensors or modules."""
     for owner in kind.__mro__:
         if owner is Attention:
             return
@@ -193,4 +195,4 @@ def _require_same_bits(got: Tensor, want: Tensor, what: str) -> None:
     changed = int((got != want).sum())
     if changed:
         gap = (got.double() - want.double()).abs().max().item()
-        require(False, f"{what}: {changed} of {got.numel()} numbers differ, by up to {gap:.3g}; they should be equal bit by bit")
+        require(False, f"{what}: {changed} of {got.numel()} numbers differ, by up to {gap:.3g}; they must be equal bit by bit")

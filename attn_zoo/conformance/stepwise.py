@@ -1,4 +1,4 @@
-"""Checks of stepwise calls: processing a sequence in pieces with a recurrent state gives the outputs of one call."""
+"""Checks of stepwise calls: processing a sequence in pieces with a recurrent state gives the same outputs as one call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedErro
 
 @attention_check("variant")
 def stepwise_matches_full(subject: Subject) -> None:
-    """Processing a sequence token by token, or in pieces of any length, gives the outputs and gradients of one call. If the card
-    does not declare ``stepwise``, a step raises ``UnsupportedError``."""
+    """Processing a sequence token by token, or in pieces of any length, gives the same outputs and gradients as one call. If the
+    card does not declare ``stepwise``, a step raises ``UnsupportedError``."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -49,7 +49,7 @@ def stepwise_matches_full(subject: Subject) -> None:
 
 @torch.no_grad()
 def _require_steps_beyond(subject: Subject, module: Attention) -> None:
-    """Compare steps over three times as many tokens as the module was built for with one call."""
+    """Compare steps with one call, for three times as many tokens as the module was built for."""
     length = 3 * subject.length + 2
     longer = subject.draw(module, queries=length, keys=length)
     found = longer(partial(_in_steps, module, [subject.length, subject.length, 1, 1, subject.length]))
@@ -58,8 +58,8 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 
 @attention_check("variant")
 def steps_hold_on_for_long(subject: Subject) -> None:
-    """Beyond 512 tokens too, processing a sequence in pieces gives the outputs of one call. The pieces are single tokens, blocks of
-    64 tokens, and pieces that end at and next to powers of two, where blocks often end."""
+    """A sequence of more than 512 tokens gives the same outputs in pieces as in one call. The pieces are single tokens, blocks of
+    64 tokens, or pieces that end at and next to powers of two."""
     _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))
@@ -83,7 +83,7 @@ def _far(subject: Subject) -> Geometry:
 @attention_check("variant")
 def steps_leave_their_state_alone(subject: Subject) -> None:
     """A recurrent state is a frozen dataclass that counts its tokens. A step does not change the state that it receives, so two
-    different continuations can start from the same state."""
+    different continuations can start from one state."""
     module = _stepping(subject)
     request, half = subject.draw(module), subject.length // 2
     with torch.no_grad():
@@ -92,9 +92,12 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
         for state, position in ((start, 0), (middle, half)):
             kept, rest = _numbers(state), request.between(position, None)
             other = rest.changed(lambda _, tensor: -3 * tensor)
-            require(state.position == position, f"after {position} tokens the state says it has read {state.position}")
+            require(state.position == position, f"after {position} tokens, state.position must be {position}; got {state.position}")
             first, after = _step(module, rest, state)
-            require(after.position == subject.length, f"after {subject.length} tokens the state says it has read {after.position}")
+            require(
+                after.position == subject.length,
+                f"after {subject.length} tokens, state.position must be {subject.length}; got {after.position}",
+            )
             _step(module, other, state)
             changed = [name for name, tensor in _numbers(state).items() if not torch.equal(tensor, kept[name])]
             require(not changed, f"a step from position {position} changed {', '.join(changed)} of the state it was given")
@@ -114,7 +117,7 @@ def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
                 out, state = _step(module, request.between(start, start + piece), state)
             require(out.dtype == torch.float32, f"a step with float32 inputs returns {out.dtype}")
             held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
-            require(held == state.nbytes, f"the state says that it has {state.nbytes} bytes, but its tensors have {held}")
+            require(held == state.nbytes, f"state.nbytes must be {held}, the bytes of its tensors; got {state.nbytes}")
             stated = _state_bytes(module, max(read, subject.length))
             what = f"after {read} tokens of {batch} examples the state has {held} bytes"
             require(held <= batch * stated, f"{what}, but the card states {batch} x {stated}")
@@ -128,7 +131,7 @@ def _state_bytes(module: Attention, tokens: int) -> int:
 
 @attention_check("variant")
 def steps_keep_examples_apart(subject: Subject) -> None:
-    """In stepwise calls, an example gives the same outputs alone as in a batch, even if other examples are 30 times as large."""
+    """In stepwise calls, an example gives the same outputs alone and in a batch, even if other examples are 30 times as large."""
     module = _stepping(subject)
     request = subject.draw(module)
     sizes = [subject.length // 2, 1, subject.length - subject.length // 2 - 1]
@@ -141,8 +144,8 @@ def steps_keep_examples_apart(subject: Subject) -> None:
 
 @attention_check("variant")
 def unfit_steps_are_refused(subject: Subject) -> None:
-    """A step raises ``ValueError`` if the recurrent state that it receives is of another type or for another batch size. It also
-    raises ``ValueError`` if there are no tokens, or if the numbers of queries and keys differ."""
+    """A step raises ``ValueError`` if its recurrent state has another type or batch size, if there are no tokens, if the numbers of
+    queries and keys differ, or if additional inputs (streams) are missing."""
     module = _stepping(subject)
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)
@@ -161,8 +164,8 @@ def unfit_steps_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def empty_batches_step_or_are_refused(subject: Subject) -> None:
-    """A step with a batch of no examples gives an empty output, passes gradients to the inputs and counts the tokens. A mechanism
-    may instead raise ``ValueError`` or ``UnsupportedError``."""
+    """A step with an empty batch gives an empty output, passes gradients to the inputs and counts the tokens. A mechanism may
+    instead raise ``ValueError`` or ``UnsupportedError``."""
     module, half = _stepping(subject), subject.length // 2
     request, outs = subject.draw(module).rows(slice(0, 0)), list[Tensor]()
     try:
@@ -174,7 +177,7 @@ def empty_batches_step_or_are_refused(subject: Subject) -> None:
             read = sum(each.shape[2] for each in outs)
             what = f"a step of no examples that ends at token {read}"
             require_like_queries(leaves, out, what)
-            require(state.position == read, f"{what}: the state says it has read {state.position}")
+            require(state.position == read, f"{what}: state.position must be {read}; got {state.position}")
             require(out.requires_grad, f"{what}: no gradient reaches any input")
         torch.cat(outs, dim=2).sum().backward()
     except (ValueError, UnsupportedError):
@@ -190,7 +193,7 @@ def _stepping(subject: Subject) -> Attention:
 
 
 def _ways(length: int) -> dict[str, Sequence[int]]:
-    """Sizes of the pieces of a sequence, by name."""
+    """Return ways to cut a sequence into pieces: the lengths of the pieces, by a description."""
     generator = torch.Generator().manual_seed(length)
     cuts = torch.randperm(length - 1, generator=generator)[: 5 + length // 20].add(1).sort().values
     edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([length])])
@@ -207,7 +210,7 @@ def _ways(length: int) -> dict[str, Sequence[int]]:
 def _in_steps(
     module: Attention, sizes: Sequence[int], query: Any, key: Any, value: Tensor, *, key_valid: Tensor | None, streams: Any
 ) -> Tensor:
-    """Compute outputs piece by piece, in place of one call, and concatenate them."""
+    """Compute outputs piece by piece and concatenate them."""
     whole = Request(query, key, value, None, streams or {})
     state: CarriedState = module.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
     out = []
@@ -222,7 +225,7 @@ def _step(module: Attention, request: Request, state: Any) -> tuple[Tensor, Carr
 
 
 def _numbers(state: CarriedState) -> dict[str, Tensor]:
-    """Copies of the tensors that a state holds, by the names of their fields."""
+    """Return copies of the tensors that a state holds, by the names of their fields."""
     if not is_dataclass(state) or isinstance(state, type):
         raise Violation(f"a state must be a frozen dataclass; got {type(state).__name__}")
     try:

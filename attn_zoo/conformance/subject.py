@@ -1,4 +1,4 @@
-"""The subject of a check, which is one mechanism with its options and implementation, and the registry of checks."""
+"""Subject of a check (one mechanism with its options and implementation), and the registry of checks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, Uns
 from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""How often a check runs: once per card, once per set of options, once per implementation of each set, or once per implementation
-of each set except ``eager``."""
+"""How often a check runs: ``card`` once, ``variant`` once per set of options, ``implementation`` once per set of options and
+implementation, and ``twin`` the same without ``eager``."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
-"""Odd lengths, which are not multiples of any block size. A check runs at the first length that the options allow."""
+"""Odd lengths, which are not multiples of any block size. A check uses the first length that the options allow."""
 
+# A default block size of a quarter of this length is 18, which divides none of LENGTHS.
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry whose default options all checks use, also at other lengths. A default block size of a quarter of the length is 18 here,
-and 18 divides none of ``LENGTHS``."""
+"""Geometry for which all checks compute the default options, also if they run at other lengths."""
 
 HALF = 0.03
 """Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
@@ -42,17 +42,16 @@ class Subject:
     implementation: str
     device: torch.device
     brief: bool = False
-    """True to leave out the sizes that are drawn at random. It is used when a check is repeated with other options or
-    parameters."""
+    """True to leave out the sizes that are drawn at random, if a check is repeated with other options or parameters."""
     moved: float = 0.0
-    """Distance of the parameters from their initial values, relative to their size; see ``move_parameters``."""
+    """How far parameters are moved from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """Cache of measured costs, so that the cost checks run each length once."""
+    """Measured costs by implementation, causality and length."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs. It is ``single`` for kernels that multiply in 16 bits and on every device but a CPU. Otherwise it is
-        float64, in which rounding errors are far smaller than mistakes."""
+        """Dtype of the inputs: float64 on a CPU, because its rounding errors are far smaller than mistakes. On other devices, and
+        for kernels that multiply in one dtype only, it is ``single``."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
@@ -62,19 +61,19 @@ class Subject:
 
     @property
     def interpreted(self) -> bool:
-        """True if kernels for a GPU run on a CPU, in Triton's interpreter or as plain PyTorch code. They are far slower there."""
+        """True if kernels for a GPU run on a CPU, in Triton's interpreter or as plain PyTorch code."""
         return self.implementation in ("triton", "fla") and self.device.type == "cpu"
 
     @property
     def tolerance(self) -> float:
-        """Largest difference between a result and the expected one that rounding alone explains, divided by the largest number in
-        the expected result."""
+        """Largest difference from an expected result that rounding alone explains, relative to the largest number in the expected
+        result."""
         return {torch.float64: 1e-9, torch.float32: 3e-5}.get(self.dtype, HALF)
 
     @property
     def exactness(self) -> float:
-        """Largest difference that is allowed between two runs of the same arithmetic, divided by the largest number in the result.
-        It is not zero, because kernels may add gradients in any order."""
+        """Largest permitted difference between two runs of the same arithmetic, relative to the largest number in the result."""
+        # Not zero, because kernels may add gradients in any order.
         return 1e-12 if self.dtype is torch.float64 else self.tolerance
 
     @cached_property
@@ -96,14 +95,14 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Return a small geometry with equal numbers of queries and keys. By default it is causal only if the implementation
+        """Return a small geometry with equal numbers of queries and keys. By default, it is causal only if the implementation
         supports nothing else."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
         self, geometry: Geometry | None = None, *, seed: int = 0, options: Any = None, dtype: torch.dtype | None = None
     ) -> Attention:
-        """Return the mechanism, built for a geometry and in eval mode.
+        """Return the mechanism for a geometry, in eval mode.
 
         Raises:
             NotApplicable: an implementation other than ``eager`` does not support this geometry or these options.
@@ -117,8 +116,8 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Return the mechanism, built for a geometry. Return None if the options do not support the geometry because it has fewer
-        tokens than ``Subject.length``."""
+        """Return the mechanism for a geometry. Return None if the geometry is unsupported and has fewer tokens than
+        ``Subject.length``."""
         try:
             return self.build(geometry)
         except UnsupportedError:
@@ -131,17 +130,17 @@ class Subject:
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
-        """Return the masks to try on a batch of six examples: None and, if padding is supported, a mask with another kind of
-        padding in each example."""
+        """Return the masks to try on six examples: None and, if padding is supported, a mask with a different kind of padding for
+        each."""
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:
-        """Return random inputs of six examples for ``module``. If padding is supported, each example has another kind of padding.
+        """Return random inputs of six examples for ``module``, each with a different kind of padding if padding is supported.
         ``settings`` are keyword arguments of ``requests.draw``."""
         return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
 
     def dropouts(self) -> list[str]:
-        """Return the names of the options that are dropout rates: numbers whose name contains ``dropout``."""
+        """Return the names of the options that are dropout rates: numbers with ``dropout`` in their name."""
         values = {option.name: getattr(self.options, option.name) for option in fields(self.options) if "dropout" in option.name}
         return [name for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)]
 
@@ -161,8 +160,7 @@ class Subject:
         return self.card.can.causal and plain is not None and causal is None
 
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """Return the bidirectional and the causal geometry with ``Subject.length`` tokens. A geometry that the implementation does
-        not support is left out."""
+        """Return the bidirectional and the causal geometry with ``Subject.length`` tokens. An unsupported geometry is left out."""
         forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
         return tuple(self.geometry(causal=causal) for causal in forms)
 
@@ -173,7 +171,8 @@ class Subject:
         return [replace(self.geometry(), queries=queries) for queries in ACROSS]
 
     def _refused(self, geometry: Geometry, options: Any = None) -> str | None:
-        """Reason why the implementation refuses a geometry, or None; ``eager`` refuses when it is built."""
+        """Return the reason why the implementation does not support a geometry, or None. ``eager`` raises its errors when it is
+        built."""
         if self.implementation == "eager":
             return None
         return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
@@ -188,8 +187,8 @@ class Subject:
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Return the geometries of ``plain_and_causal`` at two lengths: ``Subject.length``, and a length of several blocks of 64
-        tokens. For GPU kernels that run slowly on a CPU (``interpreted``), the second length is 129."""
+        """Return the geometries of ``plain_and_causal``, and the same geometries with several blocks of 64 tokens. GPU kernels on a
+        CPU (``interpreted``) get 129 tokens instead, because they are slow."""
         plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
@@ -197,8 +196,8 @@ class Subject:
         """Yield a bidirectional and a causal geometry for every size that was drawn at random for this mechanism. Geometries that
         the options or the implementation do not support are left out.
 
-        Variants (sets of options) have the fewer sizes of ``sizes.of_variant``. GPU kernels that run slowly on a CPU
-        (``interpreted``) have one head and at most 129 tokens.
+        Variants (sets of options) use fewer sizes; see ``sizes.of_variant``. GPU kernels on a CPU (``interpreted``) use one head
+        and at most 129 tokens, because they are slow.
 
         Args:
             longest, shortest: limits of the length in tokens.
@@ -212,14 +211,14 @@ class Subject:
                     yield geometry
 
     def _met(self) -> tuple[Size, ...]:
-        """Drawn sizes at which this subject is checked."""
+        """Return the drawn sizes at which this subject is checked."""
         drawn = () if self.brief else self.sizes.all
         if self.interpreted:
             return tuple(replace(size, heads=1) for size in drawn if size.length <= max(BORDERS))
         return drawn if self.variant == "default" or self.brief else self.sizes.of_variant(self.variant)
 
     def as_eager(self) -> Subject:
-        """Return the same subject with the implementation ``eager``, which is the reference for all others."""
+        """Return the same subject with the implementation ``eager``."""
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
@@ -231,11 +230,11 @@ class Subject:
         ``want``.
 
         Args:
-            what: description of the tensors, with which the message begins.
-            tolerance: largest relative difference that is allowed; by default that of the subject.
+            what: description of the tensors. The message begins with it.
+            tolerance: largest permitted relative difference. None means that of the subject.
 
         Raises:
-            Violation: they differ by more, or a number is not finite.
+            Violation: the shapes differ, the numbers differ by more than the tolerance, or a number is not finite.
         """
         require(got.shape == want.shape, f"{what}: shapes must be equal; got {tuple(got.shape)} and {tuple(want.shape)}")
         limit = self.tolerance if tolerance is None else tolerance
@@ -254,7 +253,7 @@ class Subject:
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
     """Change the trainable parameters of ``module`` in place by random amounts of alternating sign, and return the module. The
-    amounts are about ``distance`` times the root mean square of a parameter, and at least ``distance`` times 0.5."""
+    amounts are about ``distance`` times the root mean square of a parameter, or times 0.5 if that is larger."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -267,7 +266,8 @@ def move_parameters(module: Attention, distance: float) -> Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCheck:
-    """One check that every mechanism must pass: its name, the rule that it tests as a sentence, and the function that tests it."""
+    """Check that every mechanism must pass. ``contract`` is the rule that it tests, as a sentence, and ``prove`` is the function
+    that tests it."""
 
     name: str
     contract: str
@@ -286,8 +286,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
     rule that it tests.
 
     Args:
-        scope: how often the check runs: once (``card``), for each set of options (``variant``), for each implementation of each set
-            (``implementation``), or for each of these except ``eager`` (``twin``).
+        scope: how often the check runs; see ``Scope``.
 
     Raises:
         ValueError: the name is already registered, or the function has no docstring.
@@ -297,7 +296,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
         name = prove.__name__
         contract = " ".join((prove.__doc__ or "").split())
         if not contract:
-            raise ValueError(f"check {name!r} has no docstring; say in one sentence what it proves")
+            raise ValueError(f"check {name!r} must have a docstring, which is the rule that it tests; write the rule as a sentence")
         if name in ATTENTION_CHECKS:
             raise ValueError(f"check {name!r} is registered twice; choose another name")
         ATTENTION_CHECKS[name] = AttentionCheck(name, contract, scope, prove)
@@ -324,10 +323,10 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Return the pair (device, None) with a device on which an implementation can run. If there is none, return (None, reason).
+    """Return a device on which an implementation can run, and None. If there is no device, return None and the reason.
 
     Args:
-        device: device to use; None chooses the CPU if the implementation can run on it, otherwise a GPU.
+        device: device to use. None means the CPU if the implementation can run on it, otherwise a GPU.
     """
     if device is not None:
         refused = unavailable(implementation, device)

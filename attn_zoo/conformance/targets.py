@@ -1,5 +1,5 @@
-"""Targets of the command ``attn-zoo check``: a registered name or hybrid, ``package.module:Class``, a plugin's file or folder, or
-``file.py:Class``."""
+"""Targets of the command ``attn-zoo check``. A target is a registered name, a hybrid, ``package.module:Class``, a plugin's file or
+folder, or ``file.py:Class``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """Return the cards (registered descriptions) of the mechanisms and tasks that the targets name, in the order of the targets and
-    without repetition. A target like ``local+linear``, which uses different mechanisms in different layers, stands for the cards of
-    all of them.
+    """Return the cards (registered descriptions) of the mechanisms and tasks that the targets name, in this order and without
+    repetition. A hybrid such as ``local+linear`` names all of its mechanisms.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -34,13 +33,13 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
 
 
 def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
-    """Yield every conformance check of a mechanism or a task as a case that can be called. A mechanism is checked on ``device``, if
-    given."""
+    """Yield every conformance check of a mechanism or a task as a case that can be called. If ``device`` is given, a mechanism is
+    checked on it."""
     return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card, device)
 
 
 def note_of(card: Card) -> str:
-    """Return a sentence about the sizes at which a mechanism is checked. For a task, return an empty text."""
+    """Return a sentence about the sizes at which a mechanism is checked, or an empty text for a task."""
     return "" if isinstance(card, TaskCard) else str(drawn_sizes(card.name))
 
 

@@ -1,4 +1,4 @@
-"""Conformance tests of tasks, most of which check the examples of each split."""
+"""Conformance tests of tasks, mostly of the examples in each split."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TASK_CHECKS: dict[str, TaskCheck] = {}
 
 
 def task_check(function: TaskCheck) -> TaskCheck:
-    """Register a function as a check of tasks, under its name. The docstring of the function is the rule that the check tests."""
+    """Register a function as a check of tasks, under its name. Its docstring is the rule that the check tests."""
     TASK_CHECKS[function.__name__] = function
     return function
 
 
 def task_checks(task: str | TaskCard) -> Iterator[Case]:
-    """Yield every check of a task as a case that can be called, with the default options and with the options of each of
+    """Yield every check of a task as a case that can be called, with the default options and with each set of options in
     ``card.variants``.
 
     Raises:
@@ -73,7 +73,7 @@ def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | N
 
 
 def _prove(check: TaskCheck, task: Task) -> str | None:
-    """Run a check, or skip it where the data are missing; data are opened only here, not when checks are listed."""
+    """Run a check, or skip it if the data are missing. The data are opened only here, not when checks are listed."""
     try:
         task.examples("test")
     except FileNotFoundError as error:
@@ -83,14 +83,14 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 
 @task_check
 def card_is_complete(task: Task) -> None:
-    """The card of the task has all its texts. Its metric fits the kind of problem (such as classification), and every option has a
-    default. The task accepts the options of every preset."""
+    """The card of the task has all its texts and at least one preset. Its metric fits the kind of problem (such as classification),
+    and every option has a default. The task accepts the options of every preset."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
-        require(getattr(task.card, name), f"the card says nothing under {name!r}")
+        require(getattr(task.card, name), f"the card's {name} must not be empty")
     fit = METRICS[task.spec.problem]
     require(task.card.metric in fit, f"the metric {task.card.metric!r} does not fit {task.spec.problem}; choose {', '.join(fit)}")
     type(task.options)()
-    require(task.card.levels, "the card has no level; a run needs one, which says how long to train")
+    require(task.card.levels, "the card must have at least one level (preset), which says how long a run trains")
     for name, level in task.card.levels.items():
         try:
             make_options(f"task {task.card.name}", task.card.options, level.options)
@@ -113,8 +113,8 @@ def splits_are_disjoint(task: Task) -> str:
 def labels_fit_the_spec(task: Task) -> str:
     """Every example has labels of the stated kind and shape, and at least one of them is scored.
 
-    The train split has every class, unless the metric is perplexity. Labels that are numbers must vary. The valid and test splits
-    have more than one class.
+    The train split has every class, unless the metric is perplexity. The valid and test splits have more than one class. Labels
+    that are numbers vary.
     """
     spec = task.spec
     for split in SPLITS:
@@ -168,7 +168,7 @@ def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
 
 
 def _require_variety(trained: Labels, task: Task) -> str:
-    """Require that training labels hold every class, or several values of every number; return the finding in words."""
+    """Require that training labels hold every class, or several values of every number. Return the finding in words."""
     if task.spec.problem == "regression":
         alike = (trained == trained[0]).all(dim=0)
         require(
@@ -194,8 +194,8 @@ def _require_variety(trained: Labels, task: Task) -> str:
 
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
-    """Tokens are smaller than the vocabulary size. Frames and images have the stated shape and finite values. Padding is at the
-    end."""
+    """Token ids are smaller than the vocabulary size. Frames and images have the stated shape and finite values. Padding comes
+    after the real positions."""
     kind, length = task.spec.inputs, task.spec.length
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
@@ -264,8 +264,7 @@ def _require_tokens(split: str, batch: Batch, kind: Tokens | Pairs, length: int)
 
 @task_check
 def batches_keep_the_order(task: Task) -> None:
-    """A batch contains the requested examples in the requested order. An example is the same in a batch as when it is requested
-    alone."""
+    """A batch contains the requested examples in the requested order. Each example is the same as when it is requested alone."""
     for split in SPLITS:
         examples = task.examples(split)
         requested = [len(examples) - 1, 0, len(examples) // 2, 0]
@@ -281,8 +280,8 @@ def batches_keep_the_order(task: Task) -> None:
 
 @task_check
 def examples_are_reproducible(task: Task) -> str:
-    """A task that is built again without caches has the same content and digests. Splits with different content have different
-    digests."""
+    """A task that is built again without caches has the same examples and digests (hashes). Splits with different content have
+    different digests."""
     made = {split: task.examples(split) for split in SPLITS}
     forget(task)
     anew = type(task)(task.options)
@@ -300,7 +299,8 @@ def examples_are_reproducible(task: Task) -> str:
 
 @task_check
 def another_process_agrees(task: Task) -> None:
-    """A new process with another hash seed computes the same digests. Another hash seed changes the order of Python sets."""
+    """A new process with a different hash seed, which changes the order of Python sets, computes the same digests (hashes) of the
+    examples."""
     if task.options != type(task.options)():
         raise NotApplicable("this check runs with the default options only, because it takes seconds")
     try:
@@ -345,8 +345,8 @@ def data_seed_changes_the_data(task: Task) -> None:
 
 @task_check
 def slices_fit_their_split(task: Task) -> str:
-    """A task may name parts of a split that get scores of their own. Each part is a boolean mask of the split, with one value per
-    example or one per scored position."""
+    """A task may name parts of a split that get their own scores. Each part is a boolean mask of the split, with one value per
+    example or per label."""
     if not (names := list(task.slices("test"))):
         require(task.card.distant is None, f"distant must be None, because slices() names no part; got {task.card.distant!r}")
         raise NotApplicable("no part of a split is scored separately")

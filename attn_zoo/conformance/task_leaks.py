@@ -1,4 +1,4 @@
-"""Checks that the labels of a task do not follow from the order of its examples, from one token or from the length."""
+"""Checks that the labels of a task cannot be predicted from the order of its examples, from one token or from the length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAIN, TEST = 2048, 1024
 FEWEST = 50
 """Smallest number of test labels. With fewer labels, the token at one of the many positions may predict them by chance."""
 TOLD = 0.99
-"""Share of test labels that a guesser must predict to count as a shortcut. It must also make at most a tenth of the errors of
+"""Share of test labels that a guesser must predict to count as a shortcut. Its errors must also be at most a tenth of those of
 always guessing the most frequent class."""
 LAST = 4
 """Number of last positions that are also tried by their distance from the end, because examples differ in length."""
@@ -22,8 +22,8 @@ LAST = 4
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Labels of neighbouring examples are no more alike than labels of any two examples. The first examples of a split are
-    therefore a fair sample of the split."""
+    """Labels of neighbouring examples are no more alike than labels of any two examples of the split. The first examples of a split
+    are therefore a fair sample of it."""
     if task.spec.labels == "position":
         raise NotApplicable("the task has labels per position, not per example")
     worst = 0.0
@@ -38,7 +38,8 @@ def order_tells_nothing(task: Task) -> str:
 
 
 def _require_mixed(split: str, labels: Tensor) -> float:
-    """Return how much more often neighbours share a class than any two examples do, and require that chance explains it."""
+    """Require that neighbours share a class only as often as chance explains. Return how much more often they share one than any
+    two examples do."""
     shares = torch.bincount(labels) / len(labels)
     expected = float(shares.square().sum())
     found = float((labels[1:] == labels[:-1]).float().mean())
@@ -51,7 +52,7 @@ def _require_mixed(split: str, labels: Tensor) -> float:
 
 
 def _require_uncorrelated(split: str, labels: Tensor) -> float:
-    """Return the largest correlation of labels with those of the next example, and require that chance explains it."""
+    """Require that chance explains the correlation between the labels of neighbours. Return the largest correlation."""
     centred = (labels - labels.mean(dim=0)).double()
     found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
     require(
@@ -65,10 +66,12 @@ def _require_uncorrelated(split: str, labels: Tensor) -> float:
 def no_shortcut_tells_the_label(task: Task) -> str:
     """The label of an example cannot be predicted from one token or from the length. Otherwise a model would need no attention.
 
-    A simple guesser is tried at each position. From the train split, it learns the most frequent class for each token there. If
-    labels belong to positions, it uses the token at the labelled position. It is also tried with the length of the example instead
-    of a token. The guesser must be right for less than 99 % of the test labels, or make more than a tenth as many errors as a
-    guesser that always gives the most frequent class.
+    If labels belong to examples, a simple guesser is tried at each position. From the train split, it learns the most frequent
+    class for each token at this position. The guesser is also tried with the length of the example instead of a token. If labels
+    belong to positions, the guesser uses the token at the labelled position.
+
+    A guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of always guessing the
+    most frequent class.
     """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":
@@ -89,14 +92,15 @@ def no_shortcut_tells_the_label(task: Task) -> str:
 
 
 def _by_position(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Tokens at the scored positions, and their labels."""
+    """Return the tokens at the scored positions, and their labels."""
     batch = examples.batch(range(min(most, len(examples))))
     asked = scored(batch.labels)
     return {"the token at a labelled position": (batch.inputs[asked], batch.labels[asked])}
 
 
 def _by_example(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Tokens at each position, -1 where an example has none, or lengths, and the labels; in pairs, of either sequence."""
+    """Return labels, with the tokens at each position (-1 if an example has none there) or with the lengths. In pairs, each
+    sequence is used."""
     batch = examples.batch(range(min(most, len(examples))))
     found: dict[str, tuple[Tensor, Tensor]] = {}
     tokens = batch.inputs if batch.valid is None else batch.inputs.masked_fill(~batch.valid, -1)
@@ -112,7 +116,8 @@ def _by_example(examples: Examples, most: int) -> dict[str, tuple[Tensor, Tensor
 
 
 def _told(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], kinds: int, classes: int) -> tuple[float, float]:
-    """Shares of test labels that are the most frequent class of train beside the same token or length, and the most frequent one.
+    """Return two shares of correctly guessed test labels. The first guess is the class that is most frequent in train for the same
+    token or length. The second is the most frequent class of train.
 
     Args:
         kinds: number of different tokens or lengths.

@@ -1,4 +1,4 @@
-"""Checks of what variants leave out: parameters that have moved from their initial values, and options that no variant sets."""
+"""Checks beyond the variants (sets of options on a card): with moved parameters, and with other values of options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROVED = (
     "gradients_match_finite_differences",
     "cost_formula_is_exact",
 )
-"""Checks that run on ``eager`` for each value of an option."""
+"""Checks of ``eager`` that are repeated for each value of an option."""
 
 UNKNOWN = "unheard-of"
 """Text that is not an allowed value of any option."""
@@ -43,13 +43,13 @@ TRAINED = (
     "stepwise_matches_full",
     "resizing_keeps_what_was_trained",
 )
-"""Checks that run on modules whose parameters have moved."""
+"""Checks that are repeated after the parameters have moved from their initial values."""
 
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """A selection of the other checks also passes after parameters have moved away from their initial values. Initially, some
-    parameters are zero or all equal."""
+    """A selection of the other checks also passes after the parameters have moved from their initial values, some of which are zero
+    or all equal."""
     if not trained_parameters(subject.build()):
         raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))
@@ -58,8 +58,8 @@ def promises_hold_once_trained(subject: Subject) -> None:
 
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
-    """Each option that no variant (set of options on the card) sets is tried with other values, which its type and its rules allow.
-    A selection of the other checks also passes with each of these values."""
+    """If no variant (set of options on the card) changes an option, other allowed values of this option are tried. Dropout rates
+    are left out. A selection of the other checks passes with each value."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
@@ -76,14 +76,14 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
 
 
 def _values(subject: Subject, name: str) -> Iterable[Any]:
-    """Values to try for an option, by its type, without the present one."""
+    """Yield other values to try for an option, chosen by its type."""
     now = getattr(subject.options, name)
     return iter(texts(subject, name)) if type(now) is str else values(now)
 
 
 def values(now: Any) -> Iterator[Any]:
-    """Yield other values of an option than the value ``now``, chosen by its type. Yield none for text, because the type does not
-    say which texts are allowed."""
+    """Yield other values to try for an option with the value ``now``, chosen by its type. Yield none for text, because the type
+    does not say which texts are allowed."""
     if isinstance(now, bool):
         yield not now
     elif isinstance(now, Enum):
@@ -95,9 +95,9 @@ def values(now: Any) -> Iterator[Any]:
 
 
 def texts(subject: Subject, name: str) -> list[str]:
-    """Return texts to try as the value of the option ``name``. To find them, the option is first set to an unknown text. If this
-    raises ``ValueError`` or ``UnsupportedError``, return the words of the message, because it names the allowed texts. Otherwise
-    return only the unknown text."""
+    """Return texts to try as the value of the option ``name``. To find them, the option is set to an unknown text. If this raises
+    ``ValueError`` or ``UnsupportedError``, the words of the message are returned, because it names the allowed texts. Otherwise,
+    only the unknown text is returned."""
     try:
         _with(subject, name, UNKNOWN)
     except (ValueError, UnsupportedError) as refusal:
@@ -109,7 +109,7 @@ def texts(subject: Subject, name: str) -> list[str]:
 
 
 def _with(subject: Subject, name: str, given: Any) -> Subject:
-    """Subject with another value of one option; raises where it cannot be built."""
+    """Return the subject with another value of one option. If it cannot be built, the error is raised."""
     options = attention_options(subject.card, DEFAULTS_AT, {name: given})
     varied = replace(subject, options=options, brief=True, traces={})
     varied.build()
@@ -117,7 +117,7 @@ def _with(subject: Subject, name: str, given: Any) -> Subject:
 
 
 def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | None:
-    """Subject with another value of one option; None if the rules refuse it."""
+    """Return the subject with another value of one option, or None if the rules do not allow the value."""
     try:
         varied = _with(subject, name, value.name if isinstance(value, Enum) else value)
     except (ValueError, UnsupportedError):
@@ -130,7 +130,7 @@ def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | Non
 
 
 def _against_eager(subject: Subject) -> list[tuple[str, Subject]]:
-    """Cases that compare ``eager`` with each other implementation that runs here."""
+    """Return cases that compare each other implementation that can run here with ``eager``."""
     twins = [name for name in subject.card.implementations[1:] if home_of(name, subject.device)[0] is not None]
     return [("implementation_agrees_with_eager", replace(subject, implementation=name, traces={})) for name in twins]
 

@@ -1,4 +1,4 @@
-"""Checks of the state that training calls write: with gradient checkpointing, and when training continues from a state dict."""
+"""Checks that training gives the same results with gradient checkpointing, and when it continues from a state dict."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _checkpointed(reentrant: bool) -> Call:
 
 @attention_check("implementation")
 def checkpointing_changes_nothing(subject: Subject) -> None:
-    """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with dropout and without.
+    """Gradient checkpointing, reentrant or not, changes no gradient, no buffer and no later output, with and without dropout.
 
-    This also holds if several calls come before one backward pass. The backward pass calls the module a second time. This second
-    call must compute the same as the first one, and must not change buffers or other stored numbers again.
+    With checkpointing, the backward pass calls the module a second time. The second call must compute the same as the first, and
+    must not change buffers or other stored numbers again. This also holds if several calls come before one backward pass.
     """
     for geometry in subject.plain_and_causal():
         for options in _with_and_without_dropout(subject, geometry):
@@ -64,7 +64,8 @@ def _with_and_without_dropout(subject: Subject, geometry: Geometry) -> Iterator[
 
 
 def _training(subject: Subject, module: Attention, call: Call) -> dict[str, Tensor]:
-    """Gradients, buffers and a later output of a copy of the module after steps of two calls, some with one without gradients."""
+    """Return gradients, buffers and a later output of a copy of the module after training steps. Each step has two calls with
+    gradients. Every second step also has one call without gradients."""
     module = copy.deepcopy(module).train()
     first, second = (_draw(subject, module, seed=seed) for seed in (1, 2))
     seed_generators(5)
@@ -88,10 +89,10 @@ def _draw(subject: Subject, module: Attention, seed: int) -> Request:
 
 @attention_check("implementation")
 def training_goes_on_from_the_state_dict(subject: Subject) -> None:
-    """Training can continue from a state dict: a module that loads it behaves as the saved module does.
+    """A module that loads a state dict continues training as the saved module does.
 
     The loading module was built under another seed, and the saved module has made a training call. The state dict must therefore
-    contain counters, averages and whatever else a training call leaves for later calls.
+    contain whatever a training call leaves for later calls, such as counters and averages.
     """
     for geometry in subject.plain_and_causal():
         saved, loaded = subject.build(geometry, seed=1).train(), subject.build(geometry, seed=2).train()
@@ -104,7 +105,7 @@ def training_goes_on_from_the_state_dict(subject: Subject) -> None:
 
 
 def _train(subject: Subject, module: Attention, calls: int, seed: int) -> list[Tensor]:
-    """Outputs of training calls, each with its backward pass."""
+    """Return the outputs of training calls, each with its backward pass."""
     seed_generators(seed)
     outs = []
     for at in range(calls):

@@ -1,4 +1,4 @@
-"""Rules for the name of a new mechanism or task. The package, commands and rows of tables use the same name."""
+"""Rules for the name of a new mechanism or task, which is also the name of its package."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _IN_TEMPLATES = frozenset(
         *("Sequences", "Split", "Task", "TaskSpec", "Tensor", "Tokens", "SPLITS", "None", "True", "False"),
     ]
 )
-"""Names that the modules of the templates define or import, and constants of Python."""
+"""Names that the modules of the templates define or import, and constants of Python. A new class must have another name."""
 
 _VALUES = frozenset(["null", "true", "false", "inf", "nan"])
-"""Words that ``attention=NAME`` on the command line would parse as a value, not as a name."""
+"""Words that the command line would read as a value in ``attention=NAME``, not as a name."""
 
 
 def require_free_name(name: str) -> None:
     """Check that a name is valid for a package and not in use.
 
     Raises:
-        ValueError: the name is invalid or in use. If a valid name is similar, the message suggests it.
+        ValueError: the name is invalid or in use. The message suggests a similar valid name, if there is one.
     """
     if not _NAME.fullmatch(name):
         near = re.sub("[^a-z0-9]+", "_", _ascii(name.casefold())).strip("_")

@@ -16,21 +16,22 @@ _COMMON = {
     "pyproject.toml": "pyproject.toml.j2",
     "src/{name}/__init__.py": "init.py.j2",
 }
+# Sources are below src, so that the folder of the same name is not imported from its parent.
 _OWN: dict[Kind, dict[str, str]] = {
     "attention": {"src/{name}/attention.py": "attention.py.j2", "tests/test_{name}.py": "test_attention.py.j2"},
     "task": {"src/{name}/task.py": "task.py.j2", "tests/test_{name}.py": "test_task.py.j2"},
 }
-"""Templates by path. Sources are below ``src``, so that the folder of the same name is not imported from its parent."""
+"""Templates of the files that only a mechanism, or only a task, has."""
 
 
 def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = None) -> list[Path]:
-    """Write a package that registers one new mechanism or task. It passes the conformance tests as it is written.
+    """Write a package that registers one new mechanism or task. The written package passes the conformance tests.
 
     Args:
         kind: ``attention`` for a mechanism, or ``task``.
         name: name of the package and of the mechanism or task.
         folder: folder of the package, which must be missing or empty.
-        class_name: name of the class; None makes one from ``name``.
+        class_name: name of the class. None means a name made from ``name``.
 
     Returns:
         The paths of the written files relative to ``folder``, sorted.
@@ -56,10 +57,8 @@ def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = 
 
 
 def default_class_name(kind: Kind, name: str) -> str:
-    """Return a class name made from ``name``, such as ``MyAttention`` from ``my`` or ``my_attention``.
-
-    The suffix ``Attention`` or ``Task`` also avoids clashes with imported names.
-    """
+    """Return a class name made from ``name``, such as ``MyAttention`` from ``my`` or ``my_attention``."""
+    # The suffix also avoids clashes with imported names.
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()
     return camel if camel.endswith(suffix) and camel != suffix else camel + suffix

@@ -63,7 +63,7 @@ class ForgetsTheFirst(PlainSoftmax):
     """States a cache that lacks the key of one of five tokens."""
 
 
-@breaks("state_bytes_are_needed_and_enough", "softmax", "all of key, value, which later outputs depend on", cost=state_of(3))
+@breaks("state_bytes_are_needed_and_enough", "softmax", "because later outputs depend only on key, value", cost=state_of(3))
 class CachesQueriesToo(PlainSoftmax):
     """States a cache that holds queries as well."""
 

@@ -168,7 +168,7 @@ def once_refused(found: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
 SECOND = "second_derivatives_are_right_or_refused"
 plant("KeepsWeightsAsConstants", "softmax", SECOND, "differs by", by_hand(WeightsByHand))
 plant("MarkedAsOnceDifferentiable", "softmax", SECOND, "differs by", by_hand(OnceByHand), method="attend_sdpa")
-plant("RefusesWithoutAdvice", "softmax", SECOND, "a refusal must name", fused, method="attend_sdpa")
+plant("RefusesWithoutAdvice", "softmax", SECOND, "the error for an unsupported derivative must name", fused, method="attend_sdpa")
 plant("LosesGraphsOfBatches", "softmax", SECOND, "graph of batched gradients of", fused_and_refused_alone, method="attend_sdpa")
 plant("ReadsSavedTensorsTwice", "softmax", SECOND, "checkpointed of", by_hand(ReadsTwice), method="attend_sdpa")
 plant("HasNoForwardMode", "softmax", SECOND, "func jvp of grad of", by_hand(OnlyBackward), method="attend_sdpa")

@@ -55,7 +55,7 @@ class QuartersASlopeInBfloat(Linear):
         return super().attend(query, key, value, key_valid)
 
 
-@breaks("bfloat16_is_close", "linear", "gradient of key: there is none, float64 has one")
+@breaks("bfloat16_is_close", "linear", "there is no gradient of key, but there is one in float64")
 class DropsASlopeInBfloat(Linear):
     """Gives keys in bfloat16 no gradient."""
 

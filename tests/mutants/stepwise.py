@@ -87,7 +87,7 @@ class WritesInPlace(Linear):
         return out, replace(after, summed=state.summed.copy_(after.summed))
 
 
-@breaks("steps_leave_their_state_alone", "linear", "after 33 tokens the state says it has read 1")
+@breaks("steps_leave_their_state_alone", "linear", "after 33 tokens, state.position must be 33; got 1")
 class CountsCalls(Linear):
     """Counts pieces instead of tokens in its position."""
 
@@ -147,7 +147,7 @@ class Modest(MemoryState):
         return self.summed.nbytes // 2
 
 
-@breaks("carried_states_stay_as_small_as_stated", "linear", "the state says that it has 288 bytes, but its tensors have 576")
+@breaks("carried_states_stay_as_small_as_stated", "linear", "state.nbytes must be 576, the bytes of its tensors; got 288")
 class HalvesItsBytes(Linear):
     """Reports half of the bytes of its state."""
 
@@ -201,7 +201,9 @@ class LooksAtTheFirstState(Linear):
         return super().advance(query, key, value, state)
 
 
-@breaks("empty_batches_step_or_are_refused", "linear", "a step of no examples that ends at token 16: the state says it has read 0")
+@breaks(
+    "empty_batches_step_or_are_refused", "linear", "a step of no examples that ends at token 16: state.position must be 16; got 0"
+)
 class ReadsNothingOfNobody(Linear):
     """Returns the given state unchanged for an empty batch."""
 

@@ -302,7 +302,7 @@ class ShrinksInEvaluation(Local):
         return out if self.training else out * 0.9
 
 
-@breaks("outputs_follow_their_own_queries", "reformer", "own quer", can={"key_padding": False})
+@breaks("outputs_follow_their_own_queries", "reformer", "query at their own position", can={"key_padding": False})
 class SortsBackBySorting(Reformer):
     """Restores the order of outputs by the permutation itself instead of its inverse."""
 

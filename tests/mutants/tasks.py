@@ -69,7 +69,7 @@ def put(tensor: Tensor, place: Any, value: float | Tensor) -> Tensor:
 
 # --- cards -----------------------------------------------------------------------------------------------------------
 
-plant("SaysNothing", Sound, "card_is_complete", "says nothing under 'licence'", licence="")
+plant("SaysNothing", Sound, "card_is_complete", "licence must not be empty", licence="")
 plant("ProposesNonsense", Sound, "card_is_complete", "no option of task .* 'sead'", levels={"quick": Level({}, {}, {"sead": 1})})
 plant("TellsAnotherMetric", Readings, "card_is_complete", "'accuracy' does not fit regression; choose r2, mse", metric="accuracy")
 

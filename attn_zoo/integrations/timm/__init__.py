@@ -1,4 +1,4 @@
-"""Mechanisms of attn-zoo in models of timm. They are passed as timm's argument ``attn_layer``, or replace attention in an existing
+"""Mechanisms of attn-zoo in models of timm, through timm's argument ``attn_layer`` or in place of the attention of an existing
 model.
 """
 

@@ -21,7 +21,7 @@ from attn_zoo.registry import card, stated_options
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Arguments of one call of ``attention_layer``, stored with the class that it returned."""
+    """Arguments of one call of ``attention_layer``, stored with the returned class."""
 
     name: str
     length: int
@@ -35,29 +35,26 @@ class Settings:
 
 
 class BoundType(type):
-    """Metaclass of the classes that ``attention_layer`` returns. They cannot be imported by name, so pickle calls
-    ``attention_layer`` again.
+    """Metaclass of the classes that ``attention_layer`` returns. These classes cannot be imported by name, so pickle stores their
+    ``Settings`` and builds them again.
     """
 
 
 class TimmAttention(MultiHeadAttention, metaclass=BoundType):
-    """``MultiHeadAttention`` layer that timm can call like its own attention. Unsupported arguments raise an error.
+    """``MultiHeadAttention`` layer that timm can call like its own attention. timm's models build it through ``attention_layer``.
 
-    timm's models build it through ``attention_layer``. Like timm's own attention, it can normalise queries and keys (``qk_norm``)
-    and the attention output (``scale_norm``). It also loads timm's checkpoints. Projections that the mechanism does not read are
-    then left out. Streams (extra projections) start as copies of timm's projections, and the mechanism's own parameters keep their
-    initial values.
+    The layer loads timm's checkpoints, without the projections that the mechanism does not read. Streams (extra projections) then
+    start as copies of timm's projections, and the mechanism's own parameters keep their initial values.
 
     Args:
         dim: width of the tokens, divisible by ``num_heads``.
-        num_heads: number of heads.
         qkv_bias, proj_bias: if True, the input projections, or the output projection, have a bias.
         qk_norm: if True, ``norm_layer(head_dim)`` is applied to queries and keys that the mechanism reads, and to streams that are
             initialised as queries or keys. Keys are then projected before they are compressed.
         scale_norm: if True, ``norm_layer(dim)`` is applied before the output projection.
-        attn_drop: dropout rate of attention weights. The option ``dropout`` is used instead if it is given.
+        attn_drop: dropout rate of attention weights, unless the option ``dropout`` is given.
         proj_drop: dropout rate of the output.
-        attn_head_dim, dim_out, gated: arguments of timm's attention. They raise an error unless they have no effect.
+        attn_head_dim, dim_out, gated: arguments of timm's attention. A value that would change the layer raises an error.
 
     Raises:
         ValueError: a size or rate is out of its range, or a norm is requested without ``norm_layer``.
@@ -122,8 +119,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return self.out
 
     def init_weights(self) -> None:
-        """Initialise the streams (extra projections) as copies of the projections from which they start. timm calls this method
-        after it has re-initialised every linear layer.
+        """Initialise each stream (extra projection) as a copy of the projection that it starts from. timm calls this method after
+        it has re-initialised every linear layer.
         """
         self.start_streams()
 
@@ -136,7 +133,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         """Return the outputs of self-attention over the tokens.
 
         Args:
-            attn_mask: padding mask; see ``key_valid_of``. It also applies if ``is_causal`` is True, unlike in timm.
+            attn_mask: padding mask; see ``key_valid_of``. Unlike in timm, it also applies if ``is_causal`` is True.
             is_causal: True if position i attends to positions up to i only. It must equal the ``causal`` of the layer.
 
         Raises:
@@ -279,21 +276,22 @@ def attention_layer(
     output_gate: str = "none",
     **options: Any,
 ) -> type[TimmAttention]:
-    """Return a class to pass as timm's ``attn_layer=``. It holds the mechanism, its options and the length.
+    """Return a class to pass as timm's ``attn_layer=``.
 
-    timm passes the width and the number of heads to this class, but not the length, so ``length`` must be given here. If an option
-    concerns all layers together, call ``join_layers`` on the model.
+    timm passes the width and the number of heads to this class, but not the length. If an option concerns all layers together, call
+    ``join_layers`` on the model.
 
     Args:
         name: name of a registered mechanism.
         length: number of tokens per image in every block: patches and prefix tokens, such as the class token.
-        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
-            device, that can run.
-        causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first that can run, in a fixed order
+            per device.
+        causal: True if position i attends to positions up to i only. The model must then be called with ``is_causal=True``.
         fused: if True, one linear map computes queries, keys and values together.
         order: see ``attn_zoo.layer.Order``.
-        short_convolution: width of the convolution of ``MultiHeadAttention``, over the prefix tokens and then the patches in order.
-        output_gate: gate of ``MultiHeadAttention``. With ``scale_norm`` the norm is applied before the gate.
+        short_convolution: width of the short convolution of ``MultiHeadAttention``, over the prefix tokens and then the patches in
+            order.
+        output_gate: gate of ``MultiHeadAttention``. With ``scale_norm``, the norm is applied before the gate.
         **options: options of the mechanism.
 
     Raises:
@@ -315,7 +313,7 @@ def attention_layer(
 
 @cache
 def _leave_whole() -> None:
-    """Make timm's graphs (torch.fx) call the layer as one node, like timm's own layers that check their inputs."""
+    """Make timm's graphs (torch.fx) call the layer as one node, as they do with timm's own layers that check their inputs."""
     # Imported here, because importing timm takes seconds, and only a model that timm builds needs it.
     from timm.models import register_notrace_module
 

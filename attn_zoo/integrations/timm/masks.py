@@ -12,13 +12,13 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """Convert ``attn_mask``, a mask as for ``scaled_dot_product_attention``, to a padding mask. Return the padding mask, which is
-    True for a real token.
+    """Convert ``attn_mask``, a mask as for ``scaled_dot_product_attention``, to a padding mask, which is True for real tokens.
 
-    ``attn_mask`` must hide the same keys from every query. It is boolean (True is visible) or additive (0 is visible; -inf and the
-    lowest number of the dtype are hidden). Rows of padding queries may have any values, as in timm's masks for images of several
-    sizes (NaFlex). With ``causal``, entries above the diagonal may have any values, too. Values of additive masks, and of masks
-    with a head or query axis, are checked, which synchronises a GPU.
+    A boolean ``attn_mask`` is True at visible keys. An additive ``attn_mask`` is 0 at visible keys, and -inf or the lowest number
+    of its dtype at hidden keys. ``attn_mask`` must hide the same keys from every query, with two exceptions. It may hide more keys
+    from padding, as timm's masks for images of several sizes (NaFlex) do. If ``causal``, it may hide later keys.
+
+    The numbers of additive masks, and of masks with a head or query axis, are checked, which synchronises a GPU.
 
     Args:
         name: name of the mechanism, for messages.
@@ -76,5 +76,5 @@ def _four_axes(name: str, seen: Tensor, batch: int, length: int) -> Bool[Tensor,
         seen = seen[None, None] if shape == (length, length) else seen[:, None, None]
     fits = seen.dim() == 4 and seen.shape[3] == length and seen.shape[2] in (1, length) and seen.shape[0] in (1, batch)
     if not fits:
-        raise ValueError(f"{name} in timm: attn_mask must be {SHAPES} with batch={batch} and {length} tokens; got {shape}")
+        raise ValueError(f"{name} in timm: attn_mask must have shape {SHAPES} with batch={batch} and {length} tokens; got {shape}")
     return seen

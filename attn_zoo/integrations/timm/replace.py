@@ -1,4 +1,4 @@
-"""Replacement of attention in an existing timm model, which keeps its weights."""
+"""Replacement of the attention in an existing timm model, whose weights are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.rows import row_of_arguments
 M = TypeVar("M", bound=nn.Module)
 
 OWN = ("mechanism.", "stream_projections.", "short_convolution.", "gate.")
-"""Prefixes of the names of parameters that only the layer of attn-zoo has, and not the attention of timm."""
+"""Prefixes of the names of parameters that the layer of attn-zoo has and timm's attention lacks."""
 
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
@@ -35,7 +35,7 @@ OF_ANOTHER_KIND = {
     "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
     "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
 }
-"""Reasons why timm's other attention classes are not replaced. Keys are class names, or module and class if the name is
+"""Reasons why timm's other attention classes are not replaced. A key is the name of a class, preceded by its module if the name is
 ambiguous.
 """
 
@@ -53,10 +53,10 @@ class ReplacedLayer:
     kept: tuple[str, ...]
     """Projections and norms of timm's layer whose weights are still used."""
     dropped: tuple[str, ...]
-    """Projections and norms of timm's layer that the mechanism does not read, and that are removed."""
+    """Projections and norms of timm's layer that are removed, because the mechanism does not read them."""
     added: tuple[str, ...]
-    """New parameters, which timm's layer lacks. Streams (extra projections) start as copies of timm's projections; the mechanism
-    initialises the others.
+    """Parameters that timm's layer lacks. Streams (extra projections) start as copies of timm's projections. The other parameters
+    get their default initialisation.
     """
 
 
@@ -67,7 +67,7 @@ class Replacement:
     attention: str
     layers: tuple[ReplacedLayer, ...]
     left: tuple[str, ...]
-    """Path and class of each attention module of another kind, such as attention pooling. Such modules are not replaced."""
+    """Path and class of each attention module that is not replaced, because it is of another kind, such as attention pooling."""
 
     def __str__(self) -> str:
         lines = []
@@ -93,24 +93,25 @@ def replace_attention(
     output_gate: str = "none",
     **options: Any,
 ) -> M:
-    """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place. The model keeps its weights.
+    """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place.
 
-    The query, key, value and output projections keep their weights, biases and ``requires_grad``. Norms (``qk_norm``,
-    ``scale_norm``) and dropout rates stay, too. A mechanism with one tensor for queries and keys gets the query projection.
-    Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
-    of a short convolution and of a gate are new. Create the optimiser afterwards, and train these new parameters. If the mechanism
-    with its options equals softmax attention and there is no gate, the outputs of the model do not change. ``join_layers`` is
-    called, so options that concern all layers together take effect. All layers are built before the first is replaced, so an error
-    leaves the model unchanged.
+    The query, key, value and output projections keep their weights, biases and ``requires_grad``. Projections that the mechanism
+    does not read are dropped. If the mechanism uses one tensor for queries and keys, it gets the query projection. Norms
+    (``qk_norm``, ``scale_norm``) and dropout rates stay. If the mechanism with its options equals softmax attention and there is no
+    gate, the outputs of the model do not change.
+
+    The parameters of the mechanism, such as Linformer's E and F, of a short convolution and of a gate are new. Create the optimiser
+    afterwards, and train these new parameters. ``join_layers`` is called, so options that concern all layers together take effect.
+    If there is an error, the model does not change.
 
     Args:
         model: a model of timm, trained or not.
         attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``. A hybrid is a
             pattern of mechanisms that is repeated over the layers.
-        length: number of tokens in every layer, prefix tokens included. If images differ in size, it is the maximum. None means the
-            number that a VisionTransformer states. Any other model is run once without gradients, and the tokens in each layer are
-            counted.
-        example: input for that run. None means an image of the size for which the model is built.
+        length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None means the number
+            that a VisionTransformer states. Any other model is run once without gradients to count the tokens in each layer.
+        example: input on which the model is run to count its tokens, if ``length`` is not given. None means an image of the size
+            for which the model is built.
         implementation, causal, fused, order, short_convolution, output_gate, **options: see ``attention_layer``.
 
     Returns:
@@ -121,7 +122,7 @@ def replace_attention(
         ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is itself an attention
             layer, or it has fewer layers than the pattern of a hybrid.
         UnsupportedError: the model has no ``timm.layers.Attention``, or has one that the layer of attn-zoo cannot reproduce. It is
-            also raised if the model does not state its number of tokens, or if the mechanism does not support an argument.
+            also raised if the number of tokens is unknown, or if the mechanism does not support an argument.
         TypeError: ``model`` is not an ``nn.Module``.
     """
     if not isinstance(model, nn.Module):

@@ -16,14 +16,14 @@ def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
     """Return the number of tokens in each layer, by the path of the layer. Tokens are patches and prefix tokens (class token,
     registers).
 
-    A VisionTransformer states the number itself, also inside another model, such as that of ``features_only=True``. Any other model
-    is run on an image of zeros in its default size, and the tokens are counted.
+    A VisionTransformer states this number, also if it is part of another model, as with ``features_only=True``. Any other model is
+    run on an image of zeros in its default size, and the tokens are counted.
 
     Args:
         layers: attention modules by path; one module may have several paths.
 
     Raises:
-        UnsupportedError: the model has no default size, or does not take an image of it.
+        UnsupportedError: the model has no default size, or cannot process an image of this size.
     """
     for module in model.modules():
         if _is_vision_transformer(module) and set(layers.values()) <= set(module.modules()):
@@ -45,14 +45,14 @@ def tokens_in(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, int]:
 
 @torch.no_grad()
 def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
-    """Run the model on ``example`` in evaluation mode, and return the number of tokens in each layer by path.
+    """Run the model on ``example`` in evaluation mode, and return the number of tokens in each layer, by the path of the layer.
 
     Args:
         layers: attention modules by path; one module may have several paths.
         example: the model's input.
 
     Raises:
-        UnsupportedError: a layer is not called, or has different numbers of tokens in one call of the model.
+        UnsupportedError: a layer is not called, or is called with different numbers of tokens.
     """
     seen: dict[nn.Module, set[int]] = {layer: set() for layer in layers.values()}
 
@@ -85,18 +85,17 @@ def set_input_size(
 ) -> int:
     """Call timm's ``model.set_input_size``, and resize the layers of attn-zoo to the new number of tokens.
 
-    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. They become new parameters, as
-    the position embedding does, so create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
+    The mechanism's ``resize_length`` interpolates or cuts parameters that depend on the position. These parameters and the position
+    embedding become new parameters, so create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
 
     Args:
-        img_size: height and width of the images in pixels. None does not change them.
-        patch_size: height and width of a patch in pixels. None does not change them.
+        img_size, patch_size: height and width of the images, and of a patch, in pixels. None does not change them.
 
     Returns:
         The new number of tokens.
 
     Raises:
-        UnsupportedError: the model is not a VisionTransformer, has no layer of attn-zoo, or a mechanism cannot be resized.
+        UnsupportedError: the model is not a VisionTransformer or has no layer of attn-zoo, or a mechanism cannot be resized.
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(

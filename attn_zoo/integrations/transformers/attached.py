@@ -1,4 +1,4 @@
-"""Module with a mechanism that is attached to an attention module of transformers, and replaces its softmax attention."""
+"""Module that replaces the softmax attention of an attention module of transformers by a mechanism."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:  # transformers is an extra
 
 
 class Attached(nn.Module):
-    """Module with a mechanism that works between the projections of an attention module of transformers.
+    """Module that applies a mechanism to the projected queries, keys and values of an attention module of transformers.
 
     It is a submodule of the model, so it is trained, moved and saved with the model.
 
     Args:
         mechanism: mechanism that is built for the heads of the attention module.
-        site: description of the attention module. Only its sizes are stored.
-        convolution: short convolution of the tokens before their projections.
+        site: description of the attention module.
+        convolution: short convolution that is applied to the tokens before their projections.
 
     Raises:
-        UnsupportedError: a stream of the mechanism is initialised from a projection that the module lacks.
+        UnsupportedError: a stream (extra projection) starts as a copy of a projection that the attention module lacks.
     """
 
     def __init__(self, mechanism: Attention, site: Site, convolution: ShortConvolution | None = None) -> None:
@@ -102,7 +102,7 @@ class Attached(nn.Module):
         return out
 
     def _project_streams(self, key_valid: Tensor | None, start: int = 0) -> Mapping[str, Tensor]:
-        """Project the tokens of the call to streams. ``start`` tokens were read in earlier steps."""
+        """Project the tokens of the call to the streams. ``start`` is the number of tokens that were read in earlier steps."""
         if not self.streams:
             return {}
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
@@ -124,7 +124,7 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
     """Return a bidirectional copy of an exact causal mechanism, so that one new token can attend to all cached keys. Return None
     for other mechanisms.
 
-    A mechanism with parameters of its own, such as sinks, has no such copy, because the copy would not follow changes of them.
+    Also return None for a mechanism with parameters, such as sinks, because the copy would not follow changes of the parameters.
     """
     can, geometry = mechanism.card.can, mechanism.geometry
     if not (geometry.causal and can.exact and can.cross and can.any_length) or next(mechanism.parameters(), None) is not None:
@@ -133,16 +133,15 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """Return the ``Attached`` module with the mechanism of an attention module, or None if its attention was not replaced."""
+    """Return the ``Attached`` module of an attention module, or None if its attention was not replaced."""
     attached = getattr(module, "zoo", None)
     return attached if isinstance(attached, Attached) else None
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Prepare the cache, convolve the tokens and store them for the streams (extra projections). This hook runs before the forward
-    call of an attention module.
+    """Prepare the cache of an attention module, convolve its tokens and store them for the streams (extra projections).
 
-    The hook is needed because transformers calls the attention interface afterwards without the tokens.
+    This hook runs before the forward call of the module, because transformers does not pass the tokens to the attention interface.
 
     Returns:
         The module's arguments with convolved tokens, or None if they do not change.
@@ -176,8 +175,8 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
     """Prepare the cache for a mechanism.
 
     Returns:
-        The cache layer with the state, for a recurrent mechanism in evaluation and without padding; None if the whole sequence
-        is processed at once, or cached keys are used.
+        The cache layer with the recurrent state, if the mechanism is recurrent, is evaluated and gets no padding. Otherwise None,
+            because the whole sequence is processed at once or cached keys are used.
 
     Raises:
         UnsupportedError: the mechanism cannot continue from this cache.

@@ -1,4 +1,4 @@
-"""Descriptions of replaced attention in the configuration of a model. They are JSON that is saved and loaded with the model."""
+"""Descriptions of replaced attention. They are JSON in the configuration of a model, which is saved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NOTHING_ATTACHED = (
 )
 
 VERSION = 1
-"""Version of the layout of the description. Other versions cannot be read."""
+"""Version of the layout of the descriptions. Other versions cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Arguments of one call of ``replace_attention``, including the length, which is filled in if the call left it out."""
+    """Arguments of one call of ``replace_attention``. If the call left out the length, it is filled in."""
 
     attention: str
     implementation: str
@@ -33,7 +33,7 @@ class Replacement:
     options: dict[str, Any] = field(default_factory=dict)
     short_convolution: int = 0
     origin: str = ""
-    """Module that defines the mechanism, for the error message if its package is missing."""
+    """Module that defines the mechanism. An error names it if the package of the mechanism is missing."""
     attention_version: int = 1
     """Version of the mechanism's card. For a hybrid, it is 1 plus the sum of (version - 1) over its mechanisms."""
 
@@ -65,14 +65,12 @@ def replacements_of(config: Any) -> list[Replacement]:
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Store in a configuration whether its mechanisms are causal. The mask function receives the configuration and reads this."""
+    """Store in a configuration whether its mechanisms are causal, for the mask function ``key_mask``."""
     _write(config, causal=sorted(set(causal)))
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Return which directions occur among the mechanisms of a model with this configuration. The list contains False if some are
-    bidirectional, and True if some are causal.
-    """
+    """Return the directions that occur among the mechanisms of a configuration: False for bidirectional, True for causal."""
     return list(_read(config).get("causal", ()))
 
 

@@ -37,7 +37,7 @@ def attend(
         scaling: factor by which query · key is multiplied. None means the module's default.
         dropout: dropout rate of this call. In training it must equal the model's rate at the time of the replacement.
         is_causal: True if this call is causal. None if the model does not state it.
-        **rest: other arguments that the model passes. Those that would change attention raise an error.
+        **rest: other arguments that the model passes. Arguments that would change attention raise an error.
 
     Returns:
         The output, and None in place of attention weights.

@@ -10,9 +10,8 @@ from attn_zoo.integrations.transformers.description import NAME
 
 
 def require_transformers() -> Any:
-    """Return the package transformers, after registering attn-zoo's attention and mask functions with it under ``NAME``.
-
-    Registration adds one entry to each of two tables. Other models in the process are not affected.
+    """Register attn-zoo's attention and mask functions with the package transformers under ``NAME``, and return the package. Other
+    models in the process are not affected.
 
     Raises:
         UnsupportedError: the package is missing; the message names the extra.

@@ -26,13 +26,14 @@ def key_mask(
     local_size: int | None = None,
     **rest: Any,
 ) -> Bool[Tensor, "batch keys"] | None:
-    """Return the padding mask. transformers calls this once per forward pass and passes the result to every attention layer.
+    """Return the padding mask. transformers calls this function once per forward pass and passes the result to every attention
+    layer.
 
-    The mask has no axis of queries, because padding is a property of keys. A causal mechanism hides later keys itself.
+    The mask has no axis of queries. A causal mechanism hides later keys itself.
 
     Args:
         batch_size, kv_length: numbers of examples and of keys.
-        kv_offset: position of the first key.
+        kv_offset: position of the first key. It must be 0 if ``attention_mask`` is given.
         mask_function: transformers' rule that decides whether one query sees one key.
         config: configuration of the model.
         attention_mask: mask that is zero or False for padding.
@@ -43,7 +44,8 @@ def key_mask(
         True for each real key, or None if all keys are real.
 
     Raises:
-        UnsupportedError: the mask is neither causal nor bidirectional, or its causality differs from that of the mechanisms.
+        UnsupportedError: the mask is neither causal nor bidirectional, no mechanism was built for its direction, or its shape does
+            not fit.
     """
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 

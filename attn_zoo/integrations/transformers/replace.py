@@ -36,18 +36,19 @@ def replace_attention(
     """Replace the softmax attention of a model by a mechanism, in place.
 
     The query, key, value and output projections keep their weights. The mechanism becomes the submodule ``zoo`` of each attention
-    module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections, without rotary
-    positions. A mechanism that shares queries and keys uses the model's queries for both. In generation a recurrent mechanism (one
-    that declares ``stepwise``) stores its state in the model's cache, in place of keys and values. For a causal mechanism that can
-    use neither such a state nor cached keys, ``use_cache`` is set to False.
+    module. Streams (extra projections) start as copies of the model's projections, without rotary positions. If the mechanism uses
+    one tensor for queries and keys, it gets the model's queries.
+
+    In generation, a recurrent mechanism (one that declares ``stepwise``) stores its state in the model's cache, in place of keys
+    and values. If a causal mechanism can use neither a state nor cached keys, ``use_cache`` is set to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
         attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``. A hybrid is a
             pattern of mechanisms that is repeated over the layers.
         length: number of tokens for which the mechanism is built. None means the model's number of positions.
-        implementation: name of an implementation on the mechanism's card. ``auto`` means the first of these, in a fixed order per
-            device, that can run.
+        implementation: name of an implementation on the mechanism's card. ``auto`` means the first that can run, in a fixed order
+            per device.
         layers: indices of the attention modules to replace, from 0. None means all. Modules that were never replaced keep softmax.
         attention_dropout: dropout rate of attention weights. None means the model's own rate.
         short_convolution: width, in positions, of a depthwise convolution of the tokens before their projections; 0 means none. It
@@ -90,8 +91,8 @@ def zoo_layers(model: nn.Module) -> list[Attention]:
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention by the mechanism that ``replacement`` describes, without writing this into the configuration of the model.
-    If there is an error, the model does not change.
+    """Replace attention as ``replacement`` describes, without storing ``replacement`` in the configuration of the model. If there
+    is an error, the model does not change.
 
     Returns:
         The new mechanisms, in the order of the attention modules.
@@ -116,9 +117,7 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
 
 def _with_numbers_by_rule(row: RowName, mechanisms: Sequence[Attention]) -> RowName:
     """Fill in missing options whose defaults depend on the length, so that a later change of the defaults does not affect saved
-    models.
-
-    An option with different values in different modules is left out.
+    models. An option that differs between modules is left out.
     """
 
     def with_numbers(part: RowName) -> RowName:
@@ -143,7 +142,7 @@ def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[S
 
 
 def _attach(site: Site, replacement: Replacement) -> Attached:
-    """Build a mechanism for a module. It is in training or evaluation mode, like the module."""
+    """Build a mechanism for a module, in the module's mode (training or evaluation)."""
     entry = card(replacement.attention)
     if site.crosses and not entry.can.cross:
         raise UnsupportedError(
@@ -202,9 +201,8 @@ def _select_functions(model: Any) -> None:
 
 
 def _update_configurations(model: Any, found: Sequence[Site]) -> None:
-    """Store in the configurations whether mechanisms are causal, for mask functions. Turn off caches that the mechanisms cannot
-    use.
-    """
+    """Store in the configurations whether mechanisms are causal, for the mask function. Turn off caches that mechanisms cannot
+    use."""
     # Saved in config.json and read by transformers: without the zoo, loading fails instead of silently using softmax.
     model.config.attn_implementation = NAME
     modules: Iterable[Any] = (site.module for site in found)

@@ -1,4 +1,4 @@
-"""Function that loads a saved model whose softmax attention was replaced by a mechanism."""
+"""Loading of saved models whose softmax attention was replaced by a mechanism."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.rows import RowName, attention_version
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """Return a model with replaced attention that ``save_pretrained`` has saved. Its weights must be in the format safetensors.
+    """Return a model with replaced attention that was saved by ``save_pretrained``. Its weights must be in the format safetensors.
 
     Args:
         kind: ``AutoModel``, another of transformers' auto classes, or the model's own class.
@@ -27,9 +27,9 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
         The model, in evaluation mode, with its saved mechanisms.
 
     Raises:
-        UnsupportedError: the configuration names no replaced attention, the state was not saved completely, or the mechanism is
-            missing or has another version. It is also raised if an option asks for code or another format of weights, or if the
-            package transformers is missing.
+        UnsupportedError: the configuration does not describe a replaced attention, weights of a mechanism are missing or
+            unexpected, or a mechanism is missing or has another version. It is also raised if an option would run code from the
+            folder or load weights in another format, or if the package transformers is missing.
         OSError: transformers finds no such model.
     """
     library = require_transformers()
@@ -56,7 +56,7 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 
 def _refuse_code(options: Mapping[str, Any]) -> None:
-    """Raise an error for options that ask for code from the folder, or for weights in a format that can hold code."""
+    """Raise an error if an option asks for code from the folder, or for weights in a format that can hold code."""
     if options.get("trust_remote_code"):
         raise UnsupportedError(
             "trust_remote_code must not be given, because code in the folder of a model is never run. Leave it out"
@@ -105,7 +105,8 @@ def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
 
 @torch.no_grad()
 def _start_counters(model: Any, info: dict[str, Any]) -> None:
-    """Set counters of training calls to 0 if an older model lacks them. transformers would leave random memory there."""
+    """Set counters of training calls to 0 if a saved model of an older version lacks them. transformers would leave random memory
+    in them."""
     counters = {name for name in info["missing_keys"] if name.endswith(".training_calls")}
     for name in counters:
         model.get_buffer(name).zero_()

@@ -1,6 +1,4 @@
-"""Attention modules of a model of transformers whose attention can be replaced. These are the modules that call the attention
-interface.
-"""
+"""Modules of a transformers model whose attention can be replaced, because they call the attention interface."""
 
 from __future__ import annotations
 
@@ -36,14 +34,15 @@ class Site:
 
     @property
     def width(self) -> int:
-        """Number of channels of all heads of queries together."""
+        """Number of channels of all query heads together."""
         return self.heads * self.head_dim
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Return descriptions of all modules of a model that call the attention interface, in the order of the model.
+    """Return a description of each module of a model that calls the attention interface, in the order of the model.
 
-    They are recognised by their class name and by the attributes that the interface reads: a configuration and ``is_causal``.
+    These modules have ``attention`` in their class name, and have the attributes ``config`` and ``is_causal``, which the interface
+    reads.
 
     Raises:
         UnsupportedError: there is no such module, or a module does not state its number of heads.
@@ -93,18 +92,17 @@ def _dropout(module: nn.Module) -> float:
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """Return the factor by which the module multiplies query · key by default. In older versions of transformers, GPT-2 sets this
-    factor by two flags.
-    """
+    """Return the factor by which the module multiplies query · key by default."""
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
+    # In older versions of transformers, GPT-2 sets the factor by two flags.
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
     return scale / (module.layer_idx + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Return the weight and bias of the query, key or value projection of an attention module. Grouped heads of keys and values are
-    repeated for every head.
+    """Return the weight and bias of the query, key or value projection of an attention module. Those of grouped key and value heads
+    are repeated for every head.
 
     Raises:
         UnsupportedError: the projections of the module have unknown names.
@@ -152,7 +150,7 @@ def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Return the device and dtype of the weights of a module.
 
     Raises:
-        UnsupportedError: the weights are quantised.
+        UnsupportedError: no weights are floating-point numbers, for example because they are quantised.
     """
     weight = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
     if weight is None:

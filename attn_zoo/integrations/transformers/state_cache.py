@@ -13,10 +13,9 @@ from attn_zoo.contract import UnsupportedError
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not followed
-    """Cache layer with the recurrent state of one attention module during generation. The size of the state depends on the
-    mechanism.
+    """Cache layer with the recurrent state of one attention module during generation.
 
-    ``update`` counts the new tokens and returns their keys and values. From these the mechanism computes the new ``state``.
+    ``update`` counts the new tokens and returns their keys and values, from which the mechanism computes the new ``state``.
     """
 
     is_sliding = False
@@ -47,9 +46,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Return the number of keys of a mask, and the position of its first key. Older versions of transformers pass positions
-        instead of ``query_length``.
-        """
+        """Return the number of keys that a mask covers, and the position of the first key."""
+        # Older versions of transformers pass positions instead of ``query_length``.
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
@@ -63,11 +61,11 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
     get_max_cache_shape = get_max_length  # name in older versions
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Replace the examples of the batch by those at the given indices, in the order of the indices."""
+        """Keep only the examples of the batch at the given indices, in the order of the indices."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Replace the examples of the batch by those at the given indices, in the order of the indices."""
+        """Keep only the examples of the batch at the given indices, in the order of the indices."""
         self._change(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -78,7 +76,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
         """Raise an error, because tokens cannot be removed from a recurrent state.
 
         Raises:
-            UnsupportedError: always; a state does not store single tokens.
+            UnsupportedError: always.
         """
         raise UnsupportedError(
             "tokens cannot be removed from a recurrent state, because the state does not store single tokens. Generate "
@@ -100,8 +98,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """Return the cache layer that holds the recurrent state of attention module number ``at``. Create the layer if the cache has no
-    keys for this module.
+    """Return the cache layer for the recurrent state of attention module number ``at``. Create it if the cache has no keys for this
+    module.
 
     Returns:
         The layer, or None if the cache already holds keys and values of this module, or has a fixed size.
