@@ -25,20 +25,20 @@ from attn_zoo.terminal import table
 PLAN = "--plan"
 _HEAD = ("task", "row", "runs at most", "step (ms)", "core hours at most")
 _SIZES = ("train", "valid", "test", "data_seed")
-"""Options of a task that do not change the time of a step."""
+"""Options of a task that do not change the time of a training step."""
 
 
 def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
-    """Return a table of the runs that have no record yet and of the core hours that they need. It has one line per task and
-    mechanism, and the sum over all lines.
+    """Return a table of the runs that have no record yet, and of the core hours that they need. The table has one line per task and
+    mechanism; the sums stand below it.
 
-    The time of a training step is taken from earlier records (see ``step_seconds``), whatever machine they were made on. An example
-    in validation counts as a third of an example in training. A run with ``budget.seconds`` is assumed to train for this time, and
-    any other run for its maximum number of steps.
+    The time of a training step comes from earlier records, whatever machine they were made on (see ``step_seconds``). Validation on
+    an example is assumed to take a third of the time of training on it. A run with ``budget.seconds`` is assumed to train for this
+    time, and any other run for its maximum number of steps.
 
     Args:
-        planned: plans of runs or of searches. A search is followed by runs with its best settings.
-        seeds: seeds of the runs with the best settings; empty for the usual number.
+        planned: plans of runs or of searches. A search also needs the runs with its best settings.
+        seeds: seeds of the runs with the best settings; if empty, the usual number of seeds is assumed.
     """
     own = [record for plan in planned[:1] for record in Store(Path(plan.settings.records)).load()[0]]
     known = [*own, *(record for name in shipped() for record in Store(packed_file(name)).load()[0])]
@@ -62,7 +62,7 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
 
 
 def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:
-    """Core hours of runs that have this number of steps in all, None if unknown; and the milliseconds of a step, in words."""
+    """Return the core hours of runs with ``steps`` steps in all (None if unknown), and the milliseconds of one step as text."""
     budget = spec.budget
     validated = spec.task_options.get("valid", 0) / (3 * budget.batch_size * budget.evaluate_every)
     if budget.seconds:
@@ -72,19 +72,19 @@ def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> 
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
-    """Return the expected seconds of a training step of the run ``spec``. Only records with the same task, device and precision are
-    used. The result is a median over the first of these groups of records that is not empty:
+    """Return the expected seconds of a training step of the run ``spec``. The result is the median over earlier records with the
+    same task, device and precision. They are taken from the first of these groups that is not empty:
 
     - the same mechanism with the same network, task options and batch size;
     - softmax with the same network, task options and batch size;
     - the same mechanism with another network, task options or batch size;
     - softmax with another network, task options or batch size.
 
-    Except in the first group, each time is multiplied by the training FLOPs of a step of the run and divided by those of the
-    record.
+    Except in the first group, each time is multiplied by a quotient: the training FLOPs of a step of the run, divided by those of
+    the record.
 
     Returns:
-        None if neither the mechanism nor softmax has a record on the task.
+        None if neither the mechanism nor softmax has such a record.
     """
     timed = [record for record in known if record.spec.task == spec.task and "step_seconds_median" in record.measured]
     timed = [record for record in timed if (record.spec.device, record.spec.precision) == (spec.device, spec.precision)]
@@ -104,18 +104,19 @@ def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
 
 
 def _flops(counted: Any) -> float:
-    """FLOPs of training, or those of the forward pass times three where the backward pass is not counted."""
+    """Return the training FLOPs of one example. If the backward pass is not counted, they are three times those of the forward
+    pass."""
     return counted.get("training_flops_per_example") or 3 * counted["flops_per_example"]
 
 
 def _sizes(spec: RunSpec) -> Any:
-    """Sizes of a run on a task on which the time of a step depends: those of the task, of the network, and of the batch."""
+    """Return the settings of a run on which the time of a step depends: task options, network and batch size."""
     options = {name: value for name, value in spec.task_options.items() if name not in _SIZES}
     return options, spec.model, spec.budget.batch_size
 
 
 def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterable[tuple[RunSpec, int, int]]:
-    """Spec, number of runs, and number of steps of all of them, to the last one."""
+    """Yield the spec of runs that are still to do, the number of these runs, and the sum of their steps."""
     study = plan.study
     if study is None:
         for job in plan.left():
@@ -130,7 +131,7 @@ def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterabl
 
 
 def _trials(study: Study, done: Sequence[RunRecord]) -> tuple[int, int]:
-    """Number of trials that a search may still need, and of their steps."""
+    """Return how many trials a search may still need, and the sum of their steps."""
     cap = study.base.budget.steps
     if study.trials:
         left = max(0, study.trials - len(done))

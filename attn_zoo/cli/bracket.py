@@ -1,9 +1,9 @@
-"""Search of the learning rate that tries lower and higher rates until the best one lies between two others.
+"""Learning-rate search that tries lower or higher rates until the best rate lies between two others.
 
-The functions of this module decide from the results so far which trials come next. Trials run at three lengths: an eighth, a half
-and the whole of the maximum number of steps. Each length is called a rung. A trial on a higher rung continues where the trial on
-the rung below ended. If the best rate is the lowest or the highest of all, the next lower or higher rate is tried as well. The two
-best rates get a second seed. All functions are pure, so an interrupted search can continue from the recorded trials alone.
+The functions of this module choose the next trials from the results so far. A trial runs for an eighth, a half or the whole of the
+maximum number of steps. Each of these numbers of steps is called a rung. A trial on a higher rung continues where the trial on the
+rung below ended. If the best rate is the lowest or the highest of all, the next lower or higher rate is tried as well. The two best
+rates get a second seed. All functions are pure, so an interrupted search can continue from its recorded trials.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ these two is tried."""
 RUNGS = (8, 2, 1)
 """Divisors, one per rung. A trial runs for the maximum number of steps divided by the divisor of its rung."""
 HOPELESS = 0.1
-"""A rate is given up if its score is lower than the best on the same rung by more than this, and if it never reached 90 % of the
-ceiling (the best possible score). Scores are shares of the ceiling."""
+"""A rate is given up if its score is lower than the best score on the same rung by more than this number, and never reached 90 % of
+the ceiling (the best possible score). Scores are divided by the ceiling."""
 FINALISTS = 2
-"""Number of best rates that go on from the second rung to the last, and number of best rates that get a second seed."""
+"""How many of the best rates continue from the second rung to the last. The same number of rates gets a second seed."""
 
 
 class Trial(NamedTuple):
-    """One training run of a learning-rate search, with the rate and the number of steps. It may be done or still to do."""
+    """One training run of a learning-rate search, done or still to do."""
 
     rate: float
     steps: int
-    """Maximum number of training steps: one of the numbers that ``rungs`` returns."""
+    """Number of training steps: one of the numbers that ``rungs`` returns."""
     second: bool = False
     """True if the trial has the second seed."""
 
@@ -45,15 +45,15 @@ class Result(NamedTuple):
     succeeded: bool = False
     """True if the trial ended because it reached the criterion."""
     to_90: float = math.inf
-    """Number of steps until the score was 90 % of the ceiling; infinite if the score never reached 90 %."""
+    """Number of steps until the score reached 90 % of the ceiling; infinite if it never did."""
 
 
 Results = Mapping[Trial, Result]
 
 
 def rungs(cap: int) -> tuple[int, ...]:
-    """Return the numbers of training steps at which the search runs trials: an eighth, a half and the whole of ``cap``, which is
-    the maximum. Each of them is called a rung. Equal numbers occur once."""
+    """Return the rungs, which are numbers of training steps: an eighth, a half and the whole of the maximum ``cap``. Equal numbers
+    are listed once."""
     return tuple(dict.fromkeys(max(1, cap // divisor) for divisor in RUNGS))
 
 
@@ -62,7 +62,6 @@ def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Tria
     search is over.
 
     Args:
-        results: results of the trials that are done.
         cap: maximum number of training steps of a trial.
         rates: learning rates that every search tries.
     """
@@ -81,12 +80,8 @@ def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Tria
 def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
     """Return the number of training runs (trials) of a long learning-rate search, and the sum of their training steps.
 
-    In a long search, one rate is added to ``rates``, no trial reaches its target score early, and no rate is given up before half
-    of ``cap``.
-
-    Args:
-        cap: maximum number of training steps of a trial.
-        rates: learning rates that every search tries.
+    A long search tries ``rates`` and one more rate. None of its trials reaches the target score early, and no rate is given up
+    before half of the maximum number of steps, ``cap``.
     """
     entered, last = len(rates) + 1, FINALISTS + 1
     half = cap // RUNGS[1]
@@ -96,20 +91,17 @@ def most(cap: int, rates: Sequence[float]) -> tuple[int, int]:
 def ranking(results: Results, cap: int) -> list[float]:
     """Return all learning rates that were tried, the best first.
 
-    Rates are compared by these rules, of which the first that distinguishes two rates decides:
+    The first of these rules that distinguishes two rates decides:
 
     - a rate with a failed trial comes after all others;
     - a rate that reached the task's target score comes before one that did not;
     - a rate whose score reached 90 % of the best possible score (the ceiling) in fewer steps comes first. If the numbers of steps
-      differ by at most the steps between two validations, the lower rate comes first, because it is safer;
+      differ by at most the steps between two validations, the lower rate comes first;
     - of rates that never reached 90 %, the one that ran for more steps comes first;
     - a rate with a higher score comes first.
 
-    If several rates have a trial with a second seed, these rates are ordered among themselves by both seeds: their successes are
-    added, and their steps and scores are averaged.
-
-    Args:
-        cap: maximum number of training steps of a trial.
+    Rates that also have a trial with a second seed are compared with each other by both trials: their successes are added, and
+    their steps and scores are averaged.
     """
     rates = {trial.rate for trial in results}
     firsts = _best_first({rate: [_furthest(rate, results)] for rate in rates}, results, cap)
@@ -121,7 +113,7 @@ def ranking(results: Results, cap: int) -> list[float]:
 
 
 def _goes_on(rate: float, results: Results, cap: int, rung: int, tried: Sequence[float]) -> bool:
-    """Return True if a rate is tried on a rung, by the results of the rung below."""
+    """Return True if a rate goes on to a rung, given the results on the rung below."""
     if rung == 0:
         return True
     below = rungs(cap)[rung - 1]
@@ -140,15 +132,13 @@ def _goes_on(rate: float, results: Results, cap: int, rung: int, tried: Sequence
 
 
 def _furthest(rate: float, results: Results) -> Trial:
-    """Trial of a rate's first seed on the highest rung."""
+    """Return the trial of a rate that has the first seed and the most steps."""
     return max((trial for trial in results if trial.rate == rate and not trial.second), key=lambda trial: trial.steps)
 
 
 def _best_first(trials: Mapping[float, Sequence[Trial]], results: Results, cap: int) -> list[float]:
-    """Return the rates, best trial first.
-
-    Among the rates that are as early as the best one, within one interval of validation, the lowest is first.
-    """
+    """Return the rates, the best first. Among rates that reach 90 % within one validation interval of the best, the lowest comes
+    first."""
     left = {rate: _order(own, results) for rate, own in trials.items()}
     found = []
     while left:
@@ -170,12 +160,12 @@ class _Order(NamedTuple):
 
 
 def _as_soon(own: _Order, best: _Order, interval: int) -> bool:
-    """Return True if trials have as many successes as the best ones, and their steps to 90 % differ by one interval at most."""
+    """Return True if trials have as many failures and successes as the best ones, and reach 90 % at most one interval later."""
     return own[:2] == best[:2] and own.to_90 < math.inf and own.to_90 - best.to_90 <= interval
 
 
 def _order(trials: Sequence[Trial], results: Results) -> _Order:
-    """Sort key of trials of one rate."""
+    """Return the sort key of the trials of one rate."""
     found = [results[trial] for trial in trials]
     scores = [-math.inf if result.score is None else result.score for result in found]
     return _Order(
@@ -189,7 +179,7 @@ def _order(trials: Sequence[Trial], results: Results) -> _Order:
 
 
 def _beyond(ranked: Sequence[float], tried: Sequence[float]) -> float | None:
-    """Rate to try beyond the edge at which the best one lies; None if it lies at no edge, or at a limit."""
+    """Return the next rate to try if the best rate is the lowest or the highest. Otherwise, or if it is at a limit, return None."""
     if ranked[0] == tried[0] and tried[0] > LOWER:
         return LOWER
     return UPPER if ranked[0] == tried[-1] and tried[-1] < UPPER else None

@@ -14,8 +14,7 @@ from attn_zoo.runner import Progress
 
 
 class Callback(Progress, Protocol):
-    """Interface of a user's callback. Its methods are called at the start, after steps and at the end of a run. ``finish`` receives
-    the record of the run."""
+    """Interface of a user's callback. Its methods are called at the start, after steps and at the end of a run."""
 
     def finish(self, record: RunRecord, path: Path) -> None:
         """Receive the record of the run and the path of its file."""
@@ -26,7 +25,7 @@ MakeCallback = Callable[[RunSpec, str], Callback]
 
 
 def load_callback(name: str) -> MakeCallback:
-    """Return a callback's class, or the function that makes the callback, from a file.
+    """Return the class or function in a user's file that makes a callback.
 
     Args:
         name: path of the file and name of the class or function, in the form ``FILE.py:NAME``.
@@ -50,12 +49,10 @@ class Watched:
     error is reported once and the callback is not called again.
 
     Args:
-        shown: progress for the user.
         callback: name of the callback as ``FILE.py:NAME``, or None.
-        spec, run_id: specification and id of the run, which the callback receives.
 
     Raises:
-        ValueError: the callback cannot be loaded, or fails when it is made.
+        ValueError: the callback cannot be loaded or created.
     """
 
     def __init__(self, shown: Progress, callback: str | None, spec: RunSpec, run_id: str) -> None:
@@ -71,23 +68,22 @@ class Watched:
                 ) from error
 
     def start(self, label: str, steps: int) -> None:
-        """Tell the progress display and the user's callback that a run of ``steps`` steps begins."""
+        """Tell the progress display and the callback that a run begins."""
         self._shown.start(label, steps)
         self._tell(lambda callback: callback.start(label, steps))
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Tell the progress display and the user's callback that ``step`` steps are done, with the training loss and the last
-        validation score."""
+        """Tell the progress display and the callback that ``step`` steps are done."""
         self._shown.advance(step, loss, valid)
         self._tell(lambda callback: callback.advance(step, loss, valid))
 
     def stop(self) -> None:
-        """Tell the progress display and the user's callback that the run has ended."""
+        """Tell the progress display and the callback that the run has ended."""
         self._shown.stop()
         self._tell(lambda callback: callback.stop())
 
     def finish(self, record: RunRecord, path: Path) -> None:
-        """Pass the record of the run and the path of its file to the callback."""
+        """Pass the record and the path of its file to the callback."""
         self._tell(lambda callback: callback.finish(record, path))
 
     def _tell(self, say: Callable[[Callback], None]) -> None:

@@ -23,7 +23,7 @@ REMEDY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo check`` to the parser."""
+    """Add the arguments of ``attn-zoo check``."""
     parser.description = (
         "Run the conformance tests, which check that a mechanism or task does what its card declares. Exit status: 1 if one fails."
     )
@@ -58,7 +58,7 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
         defaults: True to check only the default options.
 
     Raises:
-        ValueError: there is no such device type.
+        ValueError: ``device`` is not a device type of PyTorch.
     """
     try:
         where = None if device is None else torch.device(device)

@@ -1,4 +1,4 @@
-"""The commands of ``attn-zoo`` and their arguments. Each command is implemented in a module of its own."""
+"""The commands of ``attn-zoo`` and their arguments."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ COMMANDS = {
 """Commands by name, in the order of the help."""
 _PYTHONS = warnings.showwarning
 _READ_BY_HYDRA = ("run", "tune")
-"""Commands whose modules have a function ``run_command``, which parses the words with Hydra."""
+"""Commands whose modules have a function ``run_command``, which parses the words of the command line with Hydra."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` contains and return its exit status. It is 0 for success, 1 if a check or a run failed, 2 for
-    bad input, and 130 after an interrupt."""
+    """Run the command in ``argv`` and return its exit status, as ``main`` does. If ``argv`` is None, use the arguments of the
+    process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     asked = arguments[0] if arguments else ""
     warnings.showwarning = _shown  # type: ignore[assignment]
@@ -123,8 +123,8 @@ def parser(asked: str | None = None) -> Parser:
     """Return the parser of the command line.
 
     Args:
-        asked: name of the command whose arguments are parsed. The modules of other commands are not imported, because this may take
-            seconds; the help only names them. None adds the arguments of all commands.
+        asked: name of the command whose arguments are parsed. Only the module of this command is imported, because imports may take
+            seconds. None adds the arguments of all commands.
     """
     made = Parser(prog="attn-zoo", description="Compare efficient attention mechanisms fairly.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")

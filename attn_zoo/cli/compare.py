@@ -1,5 +1,4 @@
-"""``attn-zoo compare``: train new mechanisms and compare them with the recorded results of the quickstart, which are not trained
-again."""
+"""``attn-zoo compare``: train new mechanisms, and compare them with the recorded mechanisms of the quickstart."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from attn_zoo.rows import RowName, rows_of
 from attn_zoo.terminal import wrap
 
 FOLDER = "compare"
-"""Default folder of the records, with a subfolder for each version of the code of the compared mechanisms."""
+"""Default folder of the records. It has a subfolder for each version of the compared code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo compare`` to the parser."""
+    """Add the arguments of ``attn-zoo compare``."""
     parser.description = (
         "Train mechanisms with the network, data, budget and seeds of the quickstart, a small comparison whose records come with "
         "the package, and compare them with these records. The conformance tests run first, with the default options. Training "
@@ -63,7 +62,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     refusals = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
     for (attention, task), reason in refusals.items():
         if reason:
-            print(wrap(terminal(f"{attention} refuses {task}: {reason}")), flush=True)
+            print(wrap(terminal(f"{attention} does not support {task}: {reason}")), flush=True)
     status = carry_out(planned, _command(parsed))
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
@@ -72,7 +71,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     print("\n".join(map(wrap, places)))
     print(wrap(f"Records: {folder}. Costs and learning curves: attn-zoo leaderboard --records {folder}"))
     if not all(proved):
-        print(wrap("A check failed (see above): the mechanism breaks a claim of its card, which may explain its scores."))
+        print(wrap("A check failed (see above): the mechanism does not do what its card declares, which may explain its scores."))
     return status or int(not all(proved))
 
 
@@ -85,8 +84,8 @@ def _command(parsed: argparse.Namespace) -> list[str]:
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:
-    """Return the mechanisms, each with its options, that the targets name. Targets that are paths of plugins are loaded first. If
-    there are only paths, return every mechanism that the plugins register, with default options.
+    """Return the mechanisms that the targets name, each with its options. A target is a mechanism or the path of a plugin. If all
+    targets are paths, return every mechanism that the plugins register, with default options.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -106,15 +105,15 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the given records together with the records that come with the package for the quickstart. If a run occurs in both,
-    the given record is used."""
+    """Return the given records, and the records of the quickstart that come with the package. If a run has a record in both, only
+    the given record is returned."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]
 
 
 def place(row: Row, table: Table) -> str:
-    """Return one line of text about a mechanism (``row``) on the task of a table: its test score and the verdict of the comparison
+    """Return one line of text about a mechanism (``row``) in a table: its test score on the task, and the verdict of the comparison
     with other mechanisms. If the mechanism has no score, the line says why."""
     start = f"{row.label} on {table.task['title']}: "
     if row.test is None:
@@ -132,7 +131,8 @@ def _folder(rows: Sequence[RowName]) -> str:
 
 
 def _check(entry: AttentionCard) -> bool:
-    """Run the conformance kit at the default options, print its summary and failures, and tell whether every claim is proved."""
+    """Run the conformance tests with the default options, print the report without skipped checks, and return True if all
+    passed."""
     report = prove(entry, defaults=True)
     print(wrap("\n".join(line for line in str(report).split("\n") if not line.startswith("  skipped"))), flush=True)
     return report.ok

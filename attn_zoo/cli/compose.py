@@ -1,5 +1,4 @@
-"""Composition of the runs that a command line asks for. Hydra composes the experiment once, and each run changes some of its
-values."""
+"""Composition of the runs that a command line asks for. Hydra composes the experiment once; each run changes some values."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from attn_zoo.plugin_imports import apart
 
 _FLAGS = ("-m", "--multirun")
 _OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
-"""Parts of a config that take any key; the mechanism and the task check their options."""
+"""Parts of a config in which any key is allowed. Their keys are checked later."""
 
 
 class Composed(NamedTuple):
@@ -36,7 +35,7 @@ class Composed(NamedTuple):
 
 def compose(given: Iterable[Word]) -> Composed:
     """Return the config of the experiment and of the launcher that the command-line words ``experiment=NAME`` and ``launch=NAME``
-    select. The words for other settings of runs are not used here; ``changed`` applies them later.
+    select. Words for settings of runs are not used here; ``changed`` applies them later.
 
     Raises:
         ValueError: ``experiment`` or ``launch`` has several values.
@@ -64,7 +63,7 @@ def plan(words: Sequence[str]) -> Plan:
             ``linformer[projected_length=32]``. The word ``-m`` permits several runs.
 
     Raises:
-        ValueError, HydraException, OmegaConfBaseException: a run, or an end of a search range, is invalid.
+        ValueError, HydraException, OmegaConfBaseException: a run is invalid, or one end of a search range is.
     """
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
         raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
@@ -75,18 +74,15 @@ def plan(words: Sequence[str]) -> Plan:
 
 
 def planning() -> AbstractContextManager[list[str]]:
-    """Return a context manager in which runs are planned. At its end, settings of the process that a plugin has changed are
-    restored."""
+    """Return a context in which runs are planned. At its end, settings of the process that a plugin has changed are restored."""
     return apart("a plugin", "when the runs were planned")
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
-    """Return the plan of all runs of an experiment, whose config is changed by the words of the command line.
+    """Return the plan of all runs of an experiment, after the words of the command line have changed its config.
 
     Args:
-        given: words of the command line.
-        composed: config of the experiment.
-        several: True if the words may ask for several runs.
+        several: True if the words may give several values for a key, as with ``-m``.
     """
     fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
     config = changed(composed.config, fixed)

@@ -1,5 +1,4 @@
-"""Hydra's config groups, which are built from the cards. Every registered mechanism and task can be selected without a YAML
-file."""
+"""Config groups of Hydra. Every registered mechanism and task can be selected without a YAML file."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
-    """Return the fields of a dataclass as config keys with value None, which means the default of the level, else of the class."""
+    """Return the fields of a dataclass as config keys with the value None, which means the default of the preset or, without one,
+    of the class."""
     return {f.name: None for f in fields(kind)}
 
 
@@ -44,9 +44,9 @@ class CheckpointConfig:
     """Config group ``checkpoint``: how often the state of a run is saved, so that an interrupted run can continue."""
 
     every: int = 0
-    """Number of steps between two checkpoints; 0 means that only the time decides."""
+    """Number of steps between two checkpoints; 0 for checkpoints by time only."""
     minutes: float = 10.0
-    """Minutes between two checkpoints; 0 means that only the steps decide. If both are 0, there are no checkpoints."""
+    """Minutes between two checkpoints; 0 for checkpoints by steps only. If both keys are 0, there are no checkpoints."""
 
 
 @dataclass
@@ -56,7 +56,6 @@ class WeightsConfig:
     after: List[int] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
     """Steps after which weights are written; 0 is before training."""
     folder: str = "weights"
-    """Folder of the files."""
 
 
 @dataclass
@@ -64,49 +63,48 @@ class TuningConfig:
     """Config group ``tuning``: the search of hyperparameters. Nothing is searched if ``space`` is empty."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
-    """Values to search, by key. A key on the command line takes precedence."""
+    """Range to search for each key, such as ``budget.learning_rate``. A key on the command line takes precedence."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Hyperparameters of each mechanism and the values to try for them, by the name of the mechanism."""
+    """Hyperparameters to search for each mechanism (by name), with the values to try."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
     """Mechanisms that ``attn-zoo tune`` searches by default."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
     """Tasks on which ``attn-zoo tune`` searches by default."""
     main: List[str] = field(default_factory=list)  # noqa: UP006
-    """Mechanisms that have five seeds from the start in ``attn-zoo tune``, as controls have (``attn_zoo.cli.seeds``)."""
+    """Mechanisms that ``attn-zoo tune`` trains with at least five seeds, as it does with controls (see ``attn_zoo.cli.seeds``)."""
     sampler: str = "grid"
-    """How trials are chosen. ``grid`` tries every combination. ``tpe`` is Optuna's sampler. ``bracket`` searches the learning rate
-    of runs until a criterion (``attn_zoo.cli.bracket``)."""
+    """How trials are chosen. ``grid`` tries every combination. ``tpe`` is Optuna's sampler. ``bracket`` searches only the learning
+    rate, of runs that end at a criterion (see ``attn_zoo.cli.bracket``)."""
     trials: int = 0
-    """Number of trials. 0 means all combinations, or as many trials as a bracketed search needs."""
+    """Number of trials. 0 means all combinations (``grid``), or as many trials as the search needs (``bracket``)."""
     at_once: int = 4
-    """Number of trials that ``tpe`` draws at once; independent of the launcher, so that a study is the same with any launcher."""
+    """Number of trials that ``tpe`` draws at once. It does not depend on the launcher, so a search is the same with any
+    launcher."""
     startup: int = 5
     """Number of random trials that ``tpe`` draws before it uses scores."""
     seed: int = 0
-    """Seed of ``tpe``."""
 
 
 @dataclass
 class Settings:
-    """Settings of a command that are not part of the specification of a run: folder of records, launcher, search, checkpoints,
-    weights and callback."""
+    """Settings of a command that are not part of the specification of a run."""
 
     records: str = "runs"
     """Folder to which records are added."""
     sweeps: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Sweeps of an experiment that does not consist of a single grid. Each is written as on the command line: KEY=VALUE,...
-    separated by spaces."""
+    """Grids of an experiment that has several grids. Each is text as on the command line: words KEY=VALUE,... separated by
+    spaces."""
     report: bool = True
-    """Print the leaderboard after all runs."""
+    """True to print the leaderboard after all runs."""
     overview: bool = False
-    """Print only the leaderboard's first table, and save it as a picture beside the records."""
+    """True to print only the leaderboard's first table, and to save it as a picture beside the records."""
     threads: int = 0
     """Number of threads that PyTorch uses within an operation, in each process. 0 keeps PyTorch's number. Equal runs with the
     same number of threads give bit-equal results."""
     launcher: Any = None
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)
-    """Number of runs that are executed at the same time, with a launcher (``launch=``)."""
+    """Number of runs that a launcher (``launch=``) executes at the same time."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
@@ -121,9 +119,9 @@ class RunConfig(Settings):
     attention: Any = None
     task: Any = None
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """Options by the name of the mechanism, for runs of several mechanisms. The key ``attention.OPTION`` takes precedence."""
+    """Options of each mechanism (by name), for commands with several mechanisms. The key ``attention.OPTION`` takes precedence."""
     implementation: str = "auto"
-    """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
+    """Implementation of the mechanism: ``auto``, ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton`` or ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Preset of the task: named default sizes of network, data and training. None means the first preset on the task's card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
@@ -139,7 +137,7 @@ def store_groups() -> Mapping[str, str]:
     names of all mechanisms or tasks.
 
     Returns:
-        The plugins that failed, by name, with the reasons.
+        The plugins that could not be loaded, by name, with the reasons.
     """
     failures, store = registry.load_plugins(), ConfigStore.instance()
     for group, names in (("attention", registry.attentions()), ("task", registry.task_names())):
@@ -150,7 +148,7 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of the config in which each key that a word names has the value of this word. A word like
+    """Return a copy of the config, in which the words have set their keys to their values. A word like
     ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
 
     Raises:
@@ -164,8 +162,8 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """Return those settings of a composed config that belong to the command as a whole, such as the folder of records. They are not
-    part of the specification of any run."""
+    """Return the settings of a composed config that belong to the whole command, such as the folder of records, and not to a
+    run."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
     given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
     return Settings(**given)
@@ -197,9 +195,8 @@ def spec_from(config: DictConfig) -> RunSpec:
 
 
 def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
-    """Return the budget of a level with the given fields. Until a criterion, the cap and the intervals follow from the level's
-    steps.
-    """
+    """Return the budget of a preset with the given fields. For training until a criterion, the maximum number of steps and the
+    interval of validation follow from the preset's steps."""
     fields = {**level.budget, **given}
     if given.get("until") == "criterion":
         fixed = {"steps": Budget().steps, **level.budget}
@@ -228,8 +225,8 @@ def _row_from(config: DictConfig) -> RowName:
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:
-    """Return the task options of a composed config that say where data are. ``root`` is the value of ``data.root``, unless the task
-    has its own value."""
+    """Return the task options of a composed config that say where data are. If the task has an option ``root`` without a value, it
+    gets the value of ``data.root``."""
     task = _given(config.task)
     locations = registry.task_card(task["name"]).locations
     root = {"root": config.data.root} if "root" in locations and config.data.root else {}
@@ -238,7 +235,7 @@ def locations_from(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Return a context manager that replaces errors of Hydra and OmegaConf by ``ValueError`` with messages of attn-zoo."""
+    """Return a context that turns errors of Hydra and OmegaConf into ``ValueError`` with the message of ``explain``."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:

@@ -1,5 +1,4 @@
-"""``attn-zoo data``: list the data sets that tasks use, download those that can be downloaded, and check that their files are
-intact."""
+"""``attn-zoo data``: list, download and check the data sets that tasks use."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from attn_zoo.terminal import WIDE, fit, wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo data`` to the parser."""
+    """Add the arguments of ``attn-zoo data``."""
     parser.description = "List, fetch or verify the data sets that tasks read."
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for action, run, said, count in (
@@ -59,7 +58,8 @@ def _verify(parsed: argparse.Namespace) -> int:
 
 
 def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int:
-    """Read and check data sets, with ``fetch`` downloading missing ones, and print their state; return 1 if one is not sound."""
+    """Read and check data sets, and print their state. If ``fetch``, download missing ones first. Return 1 if one failed, otherwise
+    0."""
     failed = 0
     for dataset in datasets:
         try:

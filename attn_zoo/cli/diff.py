@@ -16,7 +16,7 @@ from attn_zoo.terminal import wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo diff`` to the parser."""
+    """Add the arguments of ``attn-zoo diff``."""
     parser.description = (
         "Compare records from before (A) and after (B) a change, for each configuration and paired by seed. Exit status: 1 if "
         "there is a difference of a kind in --fail-on, 2 for bad input, otherwise 0. Improvements are printed and never fail."

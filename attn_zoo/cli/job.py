@@ -33,11 +33,11 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
     executing it.
 
     Returns:
-        The record of the run, new or found; None if another process is executing it.
+        The record of the run, new or earlier; None if another process is executing it.
 
     Raises:
         OSError: the record cannot be written into the folder. If it was written to another place, the message names this place.
-        ValueError: the callback cannot be made.
+        ValueError: the callback cannot be created.
     """
     settings, run_id = plan.settings, job.run_id
     store = Store(settings.records)
@@ -83,10 +83,10 @@ def _dead_before(record: RunRecord) -> str:
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """Return a record with a note on which hyperparameter search the run belongs to. If ``tuning`` is None, return the record
+    """Return a record that names the hyperparameter search to which the run belongs. If ``tuning`` is None, return the record
     unchanged.
 
-    The record of a trial contains no test scores, so that nobody can choose settings by them.
+    Test scores are removed from the record of a trial, so that nobody can choose settings by them.
     """
     if tuning is None:
         return record
@@ -98,7 +98,7 @@ def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
     """Execute the run with the checkpoints and callback of the settings, and record it.
 
     Args:
-        tries: number of tries before a run is recorded that raises SystemExit or another error that would end its process.
+        tries: how often the run is tried if it raises SystemExit or another error that would end its process.
     """
     settings, run_id = plan.settings, job.run_id
     keep, card = settings.checkpoint, task_card(job.spec.task)
@@ -149,7 +149,7 @@ def _readable(record: RunRecord) -> RunRecord:
 
 
 def _dead(plan: Plan, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
-    """Record a run whose process ended each time that it was tried."""
+    """Record a run whose process died each time that the run was tried."""
     status: Status = "timed_out" if hang else "out_of_memory" if ends[-1] == deaths.KILLED else "failed"
     reason = f"the process {_hung(hang) or ends[-1]}, {len(ends)} times"
     return _add(plan, with_tuning(died(job.spec, status, reason), job.tuning))[0]

@@ -16,8 +16,8 @@ _WIDE = 80
 
 
 def describe_keys(kind: type) -> Iterator[str]:
-    """Yield one text of help for each field of the dataclass ``kind``: its name, its default and its description. The fields are
-    keys of a command line."""
+    """Yield a help text for each field of the dataclass ``kind``: its name, its default and its description. The fields are the
+    keys of a command."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
@@ -32,12 +32,10 @@ def describe_keys(kind: type) -> Iterator[str]:
 def read_keys(
     command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of KEY=VALUE words by key. If a key occurs twice, the last value counts.
+    """Parse KEY=VALUE words, and return the values by key. If a key occurs twice, the last value counts.
 
     Args:
-        command: name of the command, for error messages.
-        known: keys that the command has.
-        owner: part of the command that has the keys, for error messages; empty for the command itself.
+        owner: name of the part of the command that has the keys, for error messages; empty for the whole command.
         texts: keys whose values are not parsed and stay text.
 
     Raises:

@@ -1,5 +1,4 @@
-"""Launchers, which execute runs one after another or in worker processes of joblib, Ray or submitit. This module also detects
-workers that die."""
+"""Launchers, which execute runs one after another or in worker processes of joblib, Ray or submitit."""
 
 from __future__ import annotations
 
@@ -29,31 +28,31 @@ class Lost(NamedTuple):
 
 
 Outcome = RunRecord | None | Exception | Lost
-"""Result of a worker: the record of its run, None if another process is executing the run, the error that occurred, or ``Lost`` if
-the worker died."""
+"""Result of a worker: the record of its run, the error that occurred, ``Lost`` if the worker died, or None if another process is
+executing the run."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
-"""Package that a launcher or sampler needs, from the extra ``sweeps``."""
+"""Package that each launcher or sampler needs. The extra ``sweeps`` installs all of them."""
 _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
-"""Errors of these packages for a worker process that died; their other errors mean a failed start or a bug of the zoo."""
+"""Names of the errors with which joblib, Ray and submitit report that a worker process died."""
 _ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
-"""Parameters of submitit for every cluster. In submitit, the names of parameters for SLURM alone begin with ``slurm_``."""
+"""Parameters of submitit for every cluster. The names of its other parameters, which are for SLURM alone, begin with ``slurm_``."""
 _OBJECT_STORE_BYTES = 75 * 2**20
-"""Memory of the object store of a Ray cluster that this command starts: Ray's minimum, because runs exchange very little data."""
+"""Size of the object store of a Ray cluster that this command starts. It is Ray's minimum, because runs exchange little data."""
 
 
 def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
     """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``, with None for a run that
     another process executes.
 
-    If a worker process dies during a run, the run is tried once more, with no other run at the same time. If its worker dies again,
-    the run is recorded as failed.
+    If a worker process dies during a run, the run is tried once more, alone. If its worker dies again, the run is recorded as
+    failed.
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
-        Exception: any error of the launcher's package. If ``is_death_of_a_worker`` returns True for this error, a worker process
-            ended before its run began.
+        Exception: an error of the launcher's package. If ``is_death_of_a_worker`` returns True for it, a worker process died before
+            its run began.
     """
     plan, kind = plan.without_runs(), kind_of(plan.settings)
     if kind is None:
@@ -73,7 +72,7 @@ def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
 
 
 def _alone(plan: Plan, job: Job, error: Exception) -> RunRecord | None:
-    """Try a run again, without other runs beside it, and record it as failed if its worker ends again."""
+    """Try a run again, without other runs beside it, and record it as failed if its worker dies again."""
     print(f"attn-zoo: {job.label}: a worker {_ending(error)}; the run is tried once more, alone", file=sys.stderr)
     deaths.add(f"{deaths.RUN}{job.run_id}", _ending(error))
     [outcome] = _LAUNCHERS[str(kind_of(plan.settings))](plan, [job])
@@ -99,8 +98,8 @@ def _ending(error: Exception) -> str:
 
 
 def attempt(plan: Plan, job: Job) -> Outcome:
-    """Execute a job in a worker and return its outcome. An error is returned as a built-in exception, because every process can
-    unpickle that."""
+    """Execute a job in a worker and return its outcome. An error is returned as a built-in exception, which every process can
+    unpickle."""
     try:
         plan.begin()
         return one_run(plan, job)
@@ -118,10 +117,10 @@ def kind_of(settings: Settings) -> str | None:
 
 
 def _check_launcher(launcher: object) -> None:
-    """Raise an error for options that no launcher has.
+    """Check the kind of a launcher and the names of its options.
 
     Raises:
-        ValueError: the kind is unknown, or a key starts with an underscore, such as ``_target_``.
+        ValueError: the kind is unknown, or a name starts with an underscore, such as ``_target_``.
     """
     if launcher is None:
         return
@@ -135,11 +134,11 @@ def _check_launcher(launcher: object) -> None:
 
 
 def check_launch(settings: Settings) -> None:
-    """Check, before anything starts, that the selected launcher can carry out the settings.
+    """Check that the selected launcher can carry out the settings.
 
     Raises:
-        ValueError: a setting breaks its rule, a package or program that a launcher or sampler needs is missing, or torchrun or
-            the like started this process together with others.
+        ValueError: a setting breaks its rule, a launcher or sampler needs a package or program that is missing, or this process was
+            started together with others, for example by torchrun.
     """
     if (together := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ValueError(
@@ -199,7 +198,7 @@ def is_death_of_a_worker(error: BaseException) -> bool:
 
 
 def in_short(error: BaseException) -> str:
-    """Return a short text for an error: its class, its first line and its last line, without repetition."""
+    """Return a short text for an error: its class, its first line and its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no more is known"]
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 

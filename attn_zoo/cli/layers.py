@@ -23,8 +23,8 @@ _QUANTITIES: Mapping[str, tuple[str, str, float]] = {
 
 
 def layer_axes(file: Path) -> list[CostAxis]:
-    """Return measured costs by which the leaderboard can compare mechanisms, two for each length in a file of ``attn-zoo measure``.
-    They are the time and the peak memory of a forward and backward pass of one layer.
+    """Return costs by which the leaderboard can compare mechanisms: for each length in a file of ``attn-zoo measure``, the time and
+    the peak memory of a forward and backward pass of one layer.
 
     Raises:
         OSError: the file cannot be read.
@@ -51,8 +51,8 @@ def layer_axes(file: Path) -> list[CostAxis]:
 
 
 def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:
-    """Cost of the measured layer with the row's attention, options and heads, which are ``heads`` if the row names none; None if
-    there is no such layer, or the row is not measured as ``auto`` or ``eager``."""
+    """Return the cost of the measured layer with the mechanism, options and heads of a row; a row without a number of heads has
+    ``heads``. Return None if there is no such layer, or if the row is not measured as ``auto`` or ``eager``."""
     if row.block.measured_as not in ("auto", "eager"):
         return None
     own = {cell: cost for cell, cost in costs.items() if heads_of(cell, heads) == (row.heads or heads)}

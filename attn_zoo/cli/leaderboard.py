@@ -24,7 +24,7 @@ _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo leaderboard`` to the parser."""
+    """Add the arguments of ``attn-zoo leaderboard``."""
     parser.description = "Print tables of recorded runs: scores of mechanisms by task, verdicts, costs and scores at equal budgets."
     add_reference(parser)
     parser.add_argument("--task", help="show only this task")
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def budgets(words: Iterable[str]) -> dict[str, float]:
-    """Return the budgets that ``COST=BUDGET`` words give, by cost. The units are seconds, FLOPs and bytes.
+    """Return the budget for each cost in words such as ``time=30s``. The units are seconds, FLOPs and bytes.
 
     Raises:
         ValueError: a word is not a budget, or a cost is named twice.
@@ -96,14 +96,15 @@ def times(words: str) -> tuple[float, ...]:
 
 
 def _solved_by(task: str) -> str:
-    """Attention that solves a task by its card; softmax for a task that is not registered here."""
+    """Return the mechanism that solves a task according to its card, or softmax for a task that is not registered here."""
     from attn_zoo.registry import task_card, task_names
 
     return task_card(task).solved_by if task in task_names() else "softmax"
 
 
 def _of_distant(record: RunRecord) -> RunRecord:
-    """Record with its score on the distant part of the test as its test score, if the task's card names such a part."""
+    """Return the record with its score on the distant part of the test split as its test score. If it has no such score, return it
+    unchanged."""
     from attn_zoo.registry import task_card, task_names
 
     part = task_card(record.spec.task).distant if record.spec.task in task_names() else None
@@ -137,7 +138,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
 
 
 def _refuse(parsed: argparse.Namespace) -> None:
-    """Raise an error for options that cannot be carried out, before anything is read.
+    """Check that the options can be carried out together.
 
     Raises:
         ValueError: options exclude each other, or the output has no folder.
@@ -160,7 +161,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"--format svg draws only test scores by task. Leave out {', '.join(said)}")
     if parsed.costs and format not in ("terminal", "html", "svg"):
         raise ValueError(
-            "--costs must go with --format terminal, html or svg, because it adds columns to their heat map; got --format "
+            "--costs must go with --format terminal, html or svg, because it adds columns to the heat map; got --format "
             f"{format}. Leave --costs out"
         )
     if (narrow := given("wide", "legend")) and format != "terminal":

@@ -23,7 +23,7 @@ _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo list`` to the parser."""
+    """Add the arguments of ``attn-zoo list``."""
     parser.description = "Print tables of all mechanisms and tasks and of plugins that failed, or describe the named ones in full."
     shown = "mechanism or task to show in full: paper, equation, capabilities, options, defaults by length; presets of a task"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: print tables of all)")
@@ -75,7 +75,7 @@ def _attention(card: AttentionCard) -> str:
 
 
 def _task(card: TaskCard) -> str:
-    """Return the card of a task, with its options and levels."""
+    """Return the card of a task, with its options and presets."""
     facts = [[name, getattr(card, name)] for name in ("version", "source", "licence", "metric")]
     facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
     facts += [["defined in", card.origin]]
@@ -97,7 +97,7 @@ def _documentation(card: AttentionCard | TaskCard) -> list[str]:
 
 
 def attention_table() -> str:
-    """Return a Markdown table of all mechanisms with their capabilities and the growth of their time and memory with the length."""
+    """Return a Markdown table of all mechanisms: their capabilities, and how their time and memory grow with the length."""
     rows = [[f"`{card.name}`", card.title, *_claims(card), card.paper] for card in _cards()]
     return tabulate(rows, ["attention", "what it is", *_CLAIMS, "paper"], tablefmt="github")
 
@@ -113,7 +113,7 @@ def task_table() -> str:
 
 
 def inputs_in_words(card: TaskCard) -> str:
-    """Return a short text about the inputs of a task with its default options: their form, their length and what the labels are."""
+    """Return a short text about the inputs and labels of a task with its default options."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):
         form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"

@@ -1,5 +1,4 @@
-"""Entry point of ``attn-zoo``. It imports as little as possible, so that an interrupt or a lack of memory always ends with a
-message of one line."""
+"""Entry point of ``attn-zoo``. It imports as little as possible, so an interrupt or a lack of memory always ends with one line."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "can't start new thread")
-"""Parts of the messages that libraries give when an import gets no memory."""
+"""Parts of error messages of libraries, if the memory does not suffice for an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``attn-zoo`` and return its exit status. It is 0 for success, 1 if a check or a run failed, 2 for bad input, and 130
-    after an interrupt.
+    """Run ``attn-zoo`` and return its exit status: 0 for success, 1 if a check or a run failed, 2 for bad input, and 130 after an
+    interrupt.
 
     If ``argv`` is None, the arguments are those of the shell, and the command runs in a child process.
     """
@@ -48,13 +47,12 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 def comes_of_an_interrupt(error: BaseException) -> bool:
-    """Return True if the error was caused by an interrupt. Libraries raise their own error if an interrupt reaches them during
-    their work."""
+    """Return True if the error was caused by an interrupt. A library that is interrupted may raise an error of its own."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and comes_of_an_interrupt(behind))
 
 
 def say_interrupted(kept: str = "") -> int:
-    """Print that the command was interrupted and what is saved (``kept``), and return the exit status 130."""
+    """Print that the command was interrupted, with ``kept``, a note on what is saved. Return the exit status 130."""
     print(f"attn-zoo: interrupted{f'; {kept}; run the same command again to resume' if kept else ''}", file=sys.stderr)
     return 130

@@ -30,7 +30,7 @@ from attn_zoo.terminal import show, wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo measure`` to the parser."""
+    """Add the arguments of ``attn-zoo measure``."""
     parser.description = (
         "Measure time and memory of mechanisms, layers or models. Print a Markdown table and, with output=FILE, also write JSON."
     )
@@ -57,8 +57,6 @@ def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
     are started as programs.
 
     Args:
-        name: name of the experiment.
-        kind: class of the experiment.
         words: KEY=VALUE words as for ``attn-zoo measure``, or ``--help``.
     """
     if "--help" in words:
@@ -75,16 +73,12 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     """Run the experiment that the words select, print its table, and write the measured values to the file ``output`` if it is
     given.
 
-    If this file contains an unfinished measurement with the same settings, the command continues it. It then also measures the
-    cases that an earlier command left out because of a time limit.
-
-    Args:
-        words: KEY=VALUE words of the command.
-        experiments: classes of the experiments, by name.
+    If this file contains an unfinished measurement with the same settings, the command continues it. It also measures the cases
+    that an earlier command left out because of a time limit.
 
     Returns:
         The exit status. It is 1 if a measurement failed and the experiment needs all of them (``Grid.whole_groups``), or if the
-        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0. Values that are already written stay in the file.
+        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0.
 
     Raises:
         UnknownNameError: no such experiment, key, mechanism or option.
@@ -134,7 +128,7 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
         _kill_fork_server()
         raise KeyboardInterrupt(f"results so far are in {output}" if output and found.cells else "") from None
     except WorkerError as error:
-        print(f"attn-zoo: {error}; nothing to compare; run it again", file=sys.stderr)
+        print(f"attn-zoo: {error}. The measurement was not finished. Run the same command again", file=sys.stderr)
         return 1
     found.complete = True
     save(found)
@@ -150,7 +144,7 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
-    """Return the name of the experiment that the words select, and the values that they give, by key.
+    """Return the name of the experiment that the words select, and the values that the words give to its keys.
 
     Raises:
         UnknownNameError: no such experiment or key.

@@ -9,7 +9,7 @@ from attn_zoo.scaffold import Kind, write_package
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo new`` to the parser."""
+    """Add the arguments of ``attn-zoo new``."""
     parser.description = (
         "Write an installable package with a mechanism (with --task: a task) and its tests. The package passes every check as it "
         "is; replace its computation by your own. Existing files are not overwritten."

@@ -14,19 +14,19 @@ from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
-"""Commands whose words Hydra's grammar parses; argparse parses those of the other commands. All commands accept both forms,
-``KEY=VALUE`` and ``--KEY VALUE``."""
+"""Commands whose words are parsed with Hydra's grammar. The words of other commands are parsed with argparse. All commands accept
+both forms, ``KEY=VALUE`` and ``--KEY VALUE``."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
     "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},
 }
-"""For each quantity on the command line, its units and their sizes as multiples of its first unit."""
+"""Units of each quantity, such as time. The size of a unit is a multiple of the first unit: ``min`` is 60 s."""
 
 
 class Parser(argparse.ArgumentParser):
-    """``ArgumentParser`` whose error messages have one line. The parsers of subcommands have the same class."""
+    """``ArgumentParser`` whose error messages have one line, also for subcommands."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments. An unknown option or an extra word is reported as an error of the subcommand that it was given
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _as_option(self, word: str) -> list[str]:
-        """The option that a word KEY=VALUE means; another word as it is."""
+        """Return the option that a word KEY=VALUE means, or another word unchanged."""
         key, equals, value = word.partition("=")
         name = f"--{key.replace('_', '-')}"
         if not equals or word.startswith("-") or (action := self._option_string_actions.get(name)) is None:
@@ -77,13 +77,10 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_output(name: str, file: Path) -> None:
-    """Check that an output file can be written, before any work starts.
-
-    Args:
-        name: name of the option or key that gives the file, for error messages.
+    """Check that an output file can be written.
 
     Raises:
-        ValueError: the path is a folder, or its folder does not exist.
+        ValueError: the path is a folder, or is in a folder that does not exist.
         OSError: the file cannot be written.
     """
     if file.is_dir() or not file.absolute().parent.is_dir():

@@ -29,7 +29,7 @@ class Job:
     locations: Mapping[str, Any] = field(default_factory=dict)
     """Task options that give the location of data."""
     tuning: Tuning | None = None
-    """Which hyperparameter search the run belongs to; None if it belongs to none."""
+    """Hyperparameter search to which the run belongs; None for a run outside any search."""
     longer: str | None = None
     """Id of the run that may continue this run with more steps (``Checkpoint.longer``); None if there is no such run."""
 
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Name of the run in messages. For a trial of a search, it contains the values that this trial tests."""
+        """Name of the run in messages. For a trial of a search, it contains the values under test."""
         label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
         if self.tuning is None or self.tuning.trial is None:
             return label
@@ -48,7 +48,7 @@ class Job:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """Return the hyperparameters that are searched, with the values that they have in ``spec``, as text."""
+    """Return the searched hyperparameters with their values in ``spec``, as text."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
@@ -58,7 +58,7 @@ class Plan:
     """All runs that a command asks for, and the settings with which every process executes them."""
 
     jobs: tuple[Job, ...]
-    """Jobs of the runs; empty for a study, whose trials are drawn later."""
+    """Jobs of the runs. A hyperparameter search (``study``) has none, because its trials are drawn later."""
     settings: Settings
     study: Study | None = None
     """Hyperparameter search whose trials are the runs; None if the runs are not trials."""
@@ -71,8 +71,8 @@ class Plan:
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """Specifications of the runs. A hyperparameter search has a single one, in which each searched key has the first value of
-        its range."""
+        """Specifications of the runs. For a hyperparameter search, there is one specification, in which each searched key has the
+        first value of its range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def without_runs(self) -> Plan:
@@ -84,7 +84,7 @@ class Plan:
         threads.
 
         Raises:
-            FileNotFoundError: the folder or a plugin is not there.
+            FileNotFoundError: the folder or a plugin does not exist.
             ValueError: a plugin cannot be loaded.
         """
         if os.getcwd() != self.folder:
@@ -112,8 +112,7 @@ class Plan:
         return sum(not store.has(job.run_id) for job in self.jobs)
 
     def read_data(self) -> None:
-        """Read the published data of every run that is still to do, before the first run starts. Data are read once per task and
-        task options.
+        """Read the published data of all runs that are still to do, so that missing files are found before the first run starts.
 
         Raises:
             MissingDataError: data are missing; the message says which files to put where.
@@ -131,8 +130,8 @@ class Plan:
                 build_task(task, **options).examples("test")
 
     def announcement(self) -> str:
-        """Return the line that is printed first: how many runs or trials there are, how many of them are recorded already, and the
-        folder of their records."""
+        """Return the line that is printed first: the number of runs or trials, how many are recorded already, and the folder of
+        records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))

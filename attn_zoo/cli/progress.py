@@ -1,4 +1,4 @@
-"""Progress of long work: on a terminal a bar with the remaining time, elsewhere a line from time to time."""
+"""Progress of long work: a bar with the remaining time on a terminal, and otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ class Work:
     """Context manager around long work, which reports its progress to standard error.
 
     Args:
-        label: name of the work.
         total: number of parts of the work; None if it is unknown.
-        bar: True to draw a bar on a terminal. False prints lines there too, because several processes cannot share one bar.
-        first: seconds until the first line.
+        bar: True to draw a bar on a terminal. False to print lines instead, because several processes cannot share one bar.
         left: function that estimates the remaining seconds, or returns None if it cannot. By default, all parts are expected to
             take equally long.
     """
@@ -106,7 +104,7 @@ class Work:
 
 
 class _LeftColumn(ProgressColumn):
-    """Column of a bar with the remaining time of an estimate, in minutes and seconds."""
+    """Column of a progress bar with the estimated remaining time, in minutes and seconds."""
 
     def __init__(self, left: Callable[[], float | None]) -> None:
         super().__init__()
@@ -131,8 +129,6 @@ class RunProgress:
 
     Args:
         by_time: True if the budget of the run is a time, so that the number of steps is unknown.
-        bar: True to draw a bar on a terminal.
-        metric: name of the metric of the validation score.
     """
 
     def __init__(self, by_time: bool = False, bar: bool = True, metric: str = "accuracy") -> None:
@@ -141,7 +137,7 @@ class RunProgress:
         self._valid = ""
 
     def start(self, label: str, steps: int) -> None:
-        """Begin to show the progress of a run of ``steps`` steps."""
+        """Begin to show the progress of a run."""
         self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=2 * FIRST)
         self._work.__enter__()
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements
 
 _REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "all")
-"""Arguments that ask for one answer, besides ``length``."""
+"""Arguments with which the command prints one recommendation instead of a table; ``length`` is another."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo recommend`` to the parser."""
+    """Add the arguments of ``attn-zoo recommend``."""
     parser.description = (
         "Without requirements, print a table with one line for each use case. With requirements, recommend the cheapest mechanism "
         "that meets them and matches softmax in the records. It must match softmax and beat the controls (networks that cannot "
@@ -78,7 +78,7 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
 
     Raises:
         UnknownNameError: there is no such use case.
-        ValueError: a size is out of its range, two requirements exclude each other, or there is no such device here.
+        ValueError: a size is out of its range, two requirements exclude each other, or this machine does not have the device.
     """
     from attn_zoo.bench.grid import resolve_device
     from attn_zoo.recommend import Requirements

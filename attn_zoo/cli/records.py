@@ -22,11 +22,11 @@ from attn_zoo.terminal import wrap
 
 _CELLS = 10
 _DECIDE = ("cpu", "gpu", "threads", "denormals_flushed", "torch", "numpy")
-"""Parts of an environment on which the last bits of a score depend."""
+"""Entries of an environment on which the last bits of a score depend."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo records`` to the parser."""
+    """Add the arguments of ``attn-zoo records``."""
     parser.description = "Check, pack or unpack a folder of records, or repeat some of its runs."
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
@@ -104,7 +104,7 @@ def _records(count: int) -> str:
 
 
 def _told(finding: Finding) -> str:
-    """Line of a finding with its files beneath; of harmless ones only their number and the first."""
+    """Return the line of a finding with its files below. For a harmless finding, name only the number of files and the first."""
     words, files = terminal(finding.words), [terminal(file) for file in finding.files]
     if finding.harmless and len(files) > 1:
         return f"({finding.kind}) {words}: {len(files)} files, such as {files[0]}"
@@ -136,14 +136,14 @@ def _rerun(parsed: argparse.Namespace) -> int:
 
 
 def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
-    """Return the records of ``cells`` different runs, drawn at random, or of all runs if there are fewer. Equal records and seed
-    give equal runs.
+    """Return the records of ``cells`` different runs, drawn at random, or of all runs if there are fewer. The same records and seed
+    give the same draw.
 
-    Trials of a hyperparameter search are excluded, because settings were chosen by their scores. Runs without a score, and runs of
-    a version of attn-zoo with other training rules (``protocol``), are excluded too.
+    Three kinds of runs are excluded: trials of a hyperparameter search, because settings were chosen by their scores; runs without
+    a score; and runs with other training rules (``protocol``) than those of this version.
 
     Raises:
-        ValueError: there is no such run, or ``cells`` is not above 0.
+        ValueError: all runs are excluded, or ``cells`` is less than 1.
     """
     if cells < 1:
         raise ValueError(f"--cells must be at least 1, because it is a number of runs; got {cells}")
@@ -162,13 +162,13 @@ def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]
 
 
 def rerun(record: RunRecord, into: Path, within: float = 0.0) -> Iterator[str]:
-    """Repeat the run of a record and yield the differences between the old and the new scores as lines of text. Nothing is yielded
-    if there is no difference.
+    """Repeat the run of a record. Yield lines of text that say which scores differ, or why there is no new score. If all scores are
+    equal, yield nothing.
 
     The command of the run is executed in a subprocess, which writes the new record into the folder ``into``.
 
     Args:
-        within: largest difference of the test scores that is not counted as a difference; 0 compares all scores bit by bit.
+        within: difference up to which test scores count as equal; 0 compares all scores bit by bit.
     """
     words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
     threads = str(record.environment.get("threads") or "")

@@ -1,4 +1,4 @@
-"""Functions that find and load the records which a command line names by a path."""
+"""Functions that find and load the records that a command line names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_pa
     """Add the option ``--records`` to a parser. ``records_root`` returns the path that the user gives.
 
     Args:
-        default: default folder, for the help text.
-        or_packed: words that follow ``folder of records`` in the help text, to say whether the option also accepts a packed file.
+        or_packed: words after ``folder of records`` in the help text, which say whether the option also accepts a packed file.
     """
     parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
 
@@ -39,7 +38,7 @@ def records_root(parsed: argparse.Namespace) -> Path:
     default it is ``FOLDER``, which may not exist.
 
     Raises:
-        FileNotFoundError: the folder that is named does not exist.
+        FileNotFoundError: the path that ``--records`` gives does not exist.
         ValueError: both ``--records`` and ``--reference`` are given, or the package does not have the reference records.
     """
     name = getattr(parsed, "reference", None)
@@ -77,19 +76,19 @@ def loaded(root: str | Path) -> list[RunRecord]:
 
 
 def name_left_out(damaged: Iterable[Damaged]) -> None:
-    """Print one line on standard error for each damaged file of records. The line says that the file is left out, and why."""
+    """Print one line on standard error for each damaged file of records. The line says why the file is left out."""
     for item in damaged:
         print(left_out(item, "attn-zoo: "), file=sys.stderr)
 
 
 def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
-    """Return a line which says that a damaged file of records is left out, and why."""
-    return mark + escaped(f"left out, as it is not a complete record: {item.path}: {item.reason}", format)
+    """Return a line which says why a damaged file of records is left out."""
+    return mark + escaped(f"left out, because it is not a complete record: {item.path}: {item.reason}", format)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """Return the records at a path and its damaged files. The path is a folder, a packed file (one file with many records), or the
-    file of a single record.
+    """Return the records at a path, and the files that are damaged. The path is a folder, a packed file (one file with many
+    records), or the file of a single record.
 
     Raises:
         FileNotFoundError: nothing is there.

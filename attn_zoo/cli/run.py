@@ -42,11 +42,11 @@ _OWN = ("seed", "implementation", "device", "precision")
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def run_command(words: Sequence[str]) -> int:
-    """Check every run that the words ask for, execute all of them, and print the leaderboard.
+    """Check all runs that the words of the command line ask for, execute them, and print the leaderboard.
 
     Returns:
-        The exit status. It is 1 if a run ended without a score or workers died, otherwise 0. An unsupported run gives 1 only if
-        the command has no other run.
+        The exit status: 1 if a run ended without a score or workers died, otherwise 0. An unsupported run gives 1 only if it is the
+        only run of the command.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -95,15 +95,17 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. An unsupported run
-    gives 1 only if the command has no other run."""
+    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. An unsupported run gives 1 only
+    if it is the only run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 
 
 def run_help(words: Sequence[str] = ()) -> str:
-    """Return the help text of ``attn-zoo run``: how mechanisms with options are written, the config groups, and every key. The
-    defaults are those of the run that ``words``, the words of the command line, describe.
+    """Return the help text of ``attn-zoo run``: how mechanisms with options are written, the config groups, and every key.
+
+    Args:
+        words: words of the command line. They describe a run, and the help shows the defaults of this run.
 
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a word is wrong.
@@ -140,7 +142,7 @@ _UNSET = (
     *("weights.after=[STEP,...]", "callback=FILE.py:NAME", "data.root=$ATTN_ZOO_DATA"),
     *("workers=CORES (with launch=)", "plugin=PATH"),
 )
-"""Keys that have no value unless they are given."""
+"""Keys without a default value, as the help shows them."""
 
 
 def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:
@@ -166,7 +168,8 @@ def _configs(group: str) -> list[str]:
 
 
 def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
-    """Do the runs and return their records. Return [] for a study, whose trials may fail, and None if workers died before a run."""
+    """Execute the runs and return their records. Return [] for a search, whose trials may fail, and None if workers died before a
+    run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
         planned = replace(planned, settings=replace(planned.settings, launcher=None))
     try:
@@ -200,7 +203,7 @@ def _search(study: Study, planned: Plan) -> None:
 
 
 def _bracket(study: Study, planned: Plan) -> None:
-    """Execute the trials of a bracketed search, each set of them decided by the results so far."""
+    """Execute the trials of a learning-rate search. The results so far decide which trials come next."""
     store, cap = Store(planned.settings.records), study.base.budget.steps
     known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
@@ -218,7 +221,7 @@ def _bracket(study: Study, planned: Plan) -> None:
 
 
 def _report(settings: Settings) -> None:
-    """Print the leaderboard; with ``overview`` its first table alone, which is also saved as a picture."""
+    """Print the leaderboard. With ``overview``, print only its first table, and save this table as a picture."""
     print(f"\n{leaderboard(settings.records, overview=settings.overview, colours=colours_here())}")
     if not settings.overview:
         return

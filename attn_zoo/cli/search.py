@@ -1,5 +1,4 @@
-"""Hyperparameter search for one mechanism on one task: which values are searched, whether they are supported, and how trials are
-drawn."""
+"""Hyperparameter search for one mechanism on one task."""
 
 from __future__ import annotations
 
@@ -27,12 +26,11 @@ from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
 SECOND_SEED = 1000
-"""The second seed of the two best rates is the seed of the trials plus this number. It is too large to be the seed of a tested run.
-"""
+"""Difference between the two seeds of a learning-rate search. It is so large that no tested run has the second seed."""
 
 
 class RefusedSearchError(ValueError):
-    """Error of a search whose range contains options that the mechanism does not support on the task."""
+    """Error for a search range with options that the mechanism does not support on the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,9 @@ class Study:
 
     id: str
     space: Mapping[str, str]
-    """Values to search, by key, as Hydra writes them."""
+    """Range to search for each key, in Hydra's syntax."""
     base: RunSpec
-    """Specification that all trials share. Its searched keys have arbitrary values."""
+    """Specification of the trials. Each searched key has the first value of its range."""
     locations: Mapping[str, Any]
     order: tuple[str, ...]
     """Keys of the space in the order in which a sampler draws them."""
@@ -69,18 +67,15 @@ class Study:
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Return the hyperparameter search that a command asks for.
 
-    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values has these
-    as its range, and a key with one value is not searched.
+    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values there is
+    searched over these values, and a key with one value is not searched.
 
     Args:
-        base: specification of a run, with all values of the config and the command line that are not searched.
-        locations: task options that say where data are.
-        tuning: search settings of the config.
-        given: all words of the command line.
+        base: specification of a run with all values that are not searched.
 
     Raises:
-        ValueError: something else than settings of one mechanism on one task is swept, or a number breaks its rule.
-        RefusedSearchError: the mechanism does not support an end of a range.
+        ValueError: a key cannot be searched, no key is left to search, or a search setting breaks its rule.
+        RefusedSearchError: the mechanism does not support the options at an end of a range.
     """
     check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
     check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
@@ -100,7 +95,7 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
 
 
 def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpec) -> None:
-    """Refuse a bracketed search of anything but the learning rate of runs until a criterion.
+    """Check that a bracketed search varies only the learning rate, of runs that end at a criterion.
 
     Raises:
         ValueError: another setting is searched, a number of trials is given, or the budget is fixed.
@@ -130,31 +125,31 @@ def longer_id(study: Study, trial: Trial) -> str | None:
 
 
 def bracket_rates(study: Study) -> list[float]:
-    """Return the learning rates that a learning-rate search (``tuning.sampler=bracket``) always tries, whatever the results are."""
+    """Return the learning rates that a learning-rate search always tries, whatever the results are."""
     return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
-    """Return the result of each trial of a learning-rate search (``tuning.sampler=bracket``), given the records of all trials."""
+    """Return the result of each trial of a learning-rate search, given the records of the trials."""
     return {trial_of(study, record): _result(record) for record in records}
 
 
 def trial_of(study: Study, record: RunRecord) -> Trial:
-    """Return the trial of a learning-rate search (``tuning.sampler=bracket``) that a record belongs to."""
+    """Return the trial of a learning-rate search to which a record belongs."""
     budget = record.spec.budget
     return Trial(budget.learning_rate, budget.steps, record.spec.seed != study.base.seed)
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Return the record of the best trial of a learning-rate search (``tuning.sampler=bracket``): of the trials at the best rate,
-    the one with the most steps."""
+    """Return the record of the best trial of a learning-rate search: of the trials at the best rate, the one with the most
+    steps."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
     own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)
 
 
 def _result(record: RunRecord) -> Result:
-    """Result of a trial; of a metric without a ceiling, of which less is better, the logarithm counts."""
+    """Return the result of a trial. If lower is better for the metric, the score is minus its logarithm."""
     if record.status != "done":
         return Result(None)
     valid, ceiling = float(record.scores["valid"]), record.spec.budget.ceiling
@@ -203,7 +198,7 @@ def objective(record: RunRecord | None) -> float:
 
 
 def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
-    """Sweeps by key: sweeps that were typed, then sweeps of the config."""
+    """Return the range of each key: first the ranges on the command line, then those of the config."""
     named = {word.key: word for word in given}
     typed = {key: word.text for key, word in named.items() if word.swept}
     usual = {**tuning.space, **_candidates(base, locations, tuning)}
@@ -213,14 +208,14 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
     if not space:
         fixed = " and ".join(f"{key}={named[key].text}" for key in usual)
         raise ValueError(
-            f"a search needs at least one range, but {fixed} leaves none. Leave it out, or give a range, such as "
+            f"a search needs at least one range, but got only single values: {fixed}. Leave one out, or give a range, such as "
             "'budget.learning_rate=tag(log,interval(0.0001,0.01))'"
         )
     return {key: "".join(text.split()) for key, text in space.items()}  # equal sweeps have equal text, however spaced
 
 
 def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:
-    """Sweeps over the candidate values that the mechanism accepts without a warning; a single candidate is not a sweep."""
+    """Return a range for each hyperparameter with several candidate values that the mechanism accepts without a warning."""
     if not any(tuning.dials.get(part.attention) for part in row_of(base).parts()):
         return {}
     geometry = _geometry(base, locations)
@@ -276,7 +271,7 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
 
 
 def _ends_of(space: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Settings that try each end of each range, and each choice, with all other keys at their first value."""
+    """Return settings that try each end of each range and each choice. All other keys have their first value."""
     ends = {key: _ends(key, text) for key, text in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     return [{**first, varied: end} for varied, values in ends.items() for end in values]
@@ -292,7 +287,7 @@ def _ends(key: str, text: str) -> list[Any]:
 
 
 def _choices(key: str, text: str) -> list[Any]:
-    """Values of a sweep; a range includes its stop.
+    """Return the values of a sweep. A range includes its stop.
 
     Raises:
         ValueError: the sweep is an interval, whose values cannot be listed.
@@ -307,7 +302,7 @@ def _choices(key: str, text: str) -> list[Any]:
 
 
 def _suggest(trial: Any, key: str, text: str) -> Any:
-    """Draw a value for a key of a space from one of Optuna's trials."""
+    """Draw the value of a searched key for one of Optuna's trials."""
     value = _sweep(key, text).value
     if isinstance(value, IntervalSweep):
         whole = isinstance(value.start, int) and isinstance(value.end, int)

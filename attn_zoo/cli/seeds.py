@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 FEW, USUAL, MANY = 3, 5, 10
 LEAVES = 0.02
-"""A mechanism with three seeds gets five if its best score, from 0 to 1, is above that of the best control by more than this."""
+"""Gain over the best control, from 0 to 1, above which a mechanism with three seeds gets five."""
 APART = 0.20
-"""A mechanism with five seeds gets ten if its highest and lowest score, from 0 to 1, differ by more than this."""
+"""Difference of the highest and lowest score, from 0 to 1, above which a mechanism with five seeds gets ten."""
 
 
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:
-    """Return with how many seeds a mechanism must be trained on a task: with five if it is a main one or a control, otherwise with
-    three. Controls are networks that cannot select tokens by content.
+    """Return the number of seeds with which a mechanism must be trained on a task.
 
-    A mechanism with three seeds gets five if the best of their scores is above that of the best control by more than ``LEAVES``, or
-    if no control has a score. Any mechanism gets ten if the highest and the lowest of its first five scores differ by more than
-    ``APART``.
+    - Main mechanisms and controls (networks that cannot select tokens by content) start with five, and other mechanisms with three.
+    - Three becomes five if the best of the first three scores is above that of the best control by more than ``LEAVES``, or if no
+      control has a score.
+    - Five becomes ten if the highest and the lowest of the first five scores differ by more than ``APART``.
 
     Args:
         scores: validation scores of the first seeds, in the order of the seeds, from 0 to 1; 0 for a run without a score.
-        main: True for controls and for the mechanisms that the experiment names as main rows.
+        main: True for controls and for the mechanisms that the experiment names as main.
         control: best validation score of a control on the task; None if no control has one.
     """
     leaves = len(scores) >= FEW and (control is None or max(scores[:FEW]) > control + LEAVES)

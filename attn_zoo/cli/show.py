@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo show`` to the parser."""
+    """Add the arguments of ``attn-zoo show``."""
     parser.description = "Print what a reviewer checks in one configuration of the leaderboard or in one run."
     row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)
@@ -65,4 +65,4 @@ def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
     name = shown.row.attention
     if reports:
         return "\n\n".join(str(reports[part]) for part in dict.fromkeys(RowName(name).turn))
-    return terminal(f"not run, as records hold no checks; attn-zoo check {name} proves every claim of its card, or add --check")
+    return terminal(f"not run, because records hold no checks. To run them, add --check, or use attn-zoo check {name}")

@@ -1,5 +1,4 @@
-"""``attn-zoo submit``: check your records, show where they would stand in the results, and write a folder for a pull request that
-adds them to ``results/community``."""
+"""``attn-zoo submit``: check your records, compare them with the results, and write a folder for a pull request that adds them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from attn_zoo.terminal import wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo submit`` to the parser."""
+    """Add the arguments of ``attn-zoo submit``."""
     parser.description = (
         "Check the records of a folder by the rules for results of other people, and run the conformance tests on the mechanisms. "
         "Print how they compare with our results, and write a folder with the records, the code and the text of a pull request. "
@@ -86,7 +85,7 @@ def _given(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
 
 
 def _read(parsed: argparse.Namespace) -> tuple[Submission, list[Path]]:
-    """Submission and code of a folder that the command wrote; the code is loaded.
+    """Return the submission and the code of a folder that the command wrote. The code is loaded.
 
     Raises:
         ValueError: an option is given as well, the file of the submission is wrong, or the code cannot be loaded.
@@ -117,13 +116,14 @@ def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], 
 
 
 def _of_files(folder: Path) -> Iterator[Refusal]:
-    """Refusal of files that the command did not write."""
+    """Yield a refusal if the folder has files that the command did not write."""
     if other := sorted({path.name for path in folder.iterdir()} - {FILE, TEXT, NAME, CODE}):
         yield Refusal("files", f"{folder} must hold what attn-zoo submit wrote and nothing else; remove {', '.join(other)}")
 
 
 def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Refusal]:
-    """Refusals of code: each mechanism must be ours or in a plugin, which made the records and passes the conformance tests."""
+    """Yield refusals of code: each mechanism must be ours, or in a plugin that made the records and passes the conformance
+    tests."""
     try:
         names = dict.fromkeys(name for record in records for name in RowName(record.spec.attention).turn)
     except ValueError as error:

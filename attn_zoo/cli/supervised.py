@@ -16,23 +16,25 @@ from datetime import UTC, datetime
 from attn_zoo import deaths
 
 _ENDED = "ended with status "
-"""Beginning of the note of a process that ends in an orderly manner."""
+"""Beginning of the note that a child process leaves when its command is done. The exit status follows."""
 PATIENCE = 60.0
-"""Seconds that the process of a command may take to end when the command is done."""
+"""Maximum number of seconds between the end of a command and the end of its process."""
 _PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if sys.platform != "win32" else ()
 
 
 def supervised(command: Callable[[], int]) -> int:
-    """Run a command in a child process and return its exit status. If the child process dies, a new one continues the command.
+    """Run a command in a child process and return its exit status. What follows if the child process dies depends on what it was
+    doing:
 
-    What the new process does depends on what the previous process was doing when it died. If a plugin was being imported, this
-    plugin is left out. If a run was being executed, the run is tried again, and after two deaths it is recorded as failed. Other
-    runs that this command has recorded, even as failed, are not repeated. A death at any other time ends the command with a status
-    other than 0.
+    - If it was importing a plugin, a new process continues the command without this plugin.
+    - If it was executing a run, a new process tries the run again. After two deaths, the run is recorded as failed.
+    - Otherwise, the command ends with a status other than 0.
 
-    The command runs in the present process if there is no ``fork``. The same holds if the process has threads or has imported
-    PyTorch, because it must not be forked then.
+    A new process does not repeat runs that this command has recorded, even as failed.
+
+    The command runs in the present process if there is no ``fork``, or if the process has threads or has imported PyTorch, because
+    it must not be forked then.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1 or "torch" in sys.modules:
         return command()
@@ -106,7 +108,7 @@ def _die_with(parent: int) -> None:
 
 
 def _end_forked_with_this() -> None:
-    """Let processes that the main thread forks end with this one, since a run may fork and its copy may hang."""
+    """Let processes that the main thread forks end with this one, because a run may fork and its copy may hang."""
     main = list[bool]()
     os.register_at_fork(
         before=lambda: main.append(threading.current_thread() is threading.main_thread()),

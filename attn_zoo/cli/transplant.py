@@ -52,7 +52,7 @@ _TEXTS = ("attention", "init", "seed", "classify")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``attn-zoo transplant`` to the parser."""
+    """Add the arguments of ``attn-zoo transplant``."""
     parser.description = (
         "Replace the attention of a trained encoder (the teacher) of the library transformers. Distil each layer of the result "
         "(the student), and fine-tune it as a whole. Print for each stage how well similarities of texts agree with those of the "
@@ -69,15 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def transplant_command(words: Sequence[str]) -> int:
     """Replace the attention of a trained encoder as the words say, or read earlier results from the files that the words name.
-    Print a table of the results.
+    Print a table of the results. After an interrupt, finished trials are in the file ``output``.
 
     Returns:
-        The exit status: 1 if a student (an encoder with new attention) failed, otherwise 0. After an interrupt, finished trials are
-        in the file ``output``.
+        The exit status: 1 if a student (an encoder with new attention) failed, otherwise 0.
 
     Raises:
         UnknownNameError: no such key, mechanism, option or initialisation.
-        ValueError, OSError: an input is wrong; this is checked before the work starts.
+        ValueError, OSError: an input is wrong.
     """
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -160,7 +159,7 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
 
 
 def _tasks(text: str) -> list[tuple[str, Any]]:
-    """Tasks of ``classify`` with their names."""
+    """Return the tasks of ``classify`` with their names."""
     tasks = []
     for row in [row for part in split(text) for row in read_rows(part)]:
         kind = task_card(row.attention)
@@ -190,7 +189,7 @@ def _do(
 
 
 def _show(found: Mapping[str, Any], keys: Keys) -> int:
-    """Plot and print a record; return 1 where one of its students failed, unless it was only read."""
+    """Plot and print a record. Return 1 if one of its students failed and the record was not only read, otherwise 0."""
     if keys.plot is not None:  # first, as a reader of the table, such as head, may close the pipe
         plot_transplant(found, Path(keys.plot))
     table = transplant_table(found, keys.format)

@@ -1,5 +1,4 @@
-"""``attn-zoo tune``: search hyperparameters with equally many trials per mechanism, then run the best settings with seeds that no
-trial used."""
+"""``attn-zoo tune``: search hyperparameters with equally many trials per mechanism, then run the best settings with new seeds."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
 USUAL_SEEDS = (1, 2, 3)
-"""Usual seeds of the runs with the best settings, in searches with a fixed budget."""
+"""Default seeds of the runs with the best settings. After ``tuning.sampler=bracket``, a rule chooses the seeds instead."""
 USAGE = (
     "usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME]\n"
     "                     [trials=N] [seeds=1,2,3] [--plan] [KEY=VALUE ...]\n\n"
@@ -58,7 +57,7 @@ class Request:
     searches: tuple[tuple[RowName, str], ...]
     """For each search, the mechanism with its options, and the name of the task."""
     rest: tuple[Word, ...]
-    """Words of the command line for other keys, which all trials use."""
+    """Words of the command line for other settings, which all trials use."""
     seeds: tuple[int, ...]
     """Seeds on the command line; empty if it names none."""
     named: bool
@@ -133,11 +132,11 @@ def read_request(words: Sequence[str]) -> Request:
 
 
 def plan_searches(asked: Request) -> list[Plan]:
-    """Return the plans of all searches. A mechanism of the experiment's list that does not support the task is left out, and a
-    message names it.
+    """Return the plans of all searches. If the experiment lists a mechanism that does not support the task, the mechanism is left
+    out, and a message says so.
 
     Raises:
-        ValueError: a word is wrong, or a mechanism that was named does not support the task.
+        ValueError: a word is wrong, or a mechanism on the command line does not support the task.
     """
     with planning():
         return _searches(asked)
@@ -166,10 +165,11 @@ def _searches(asked: Request) -> list[Plan]:
 
 
 def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowName]:
-    """Rows to search: typed rows, else the experiment's; a bare name means the experiment's rows of that mechanism, if any.
+    """Return the rows to search: those on the command line, otherwise those of the experiment. A bare name on the command line
+    means the experiment's rows of that mechanism, if any.
 
     Args:
-        fixed: whether options of the mechanism were typed beside the rows, which then take the place of the experiment's rows.
+        fixed: True if the command line also has options of the mechanism as words of their own. A bare name then means itself.
     """
     usual = [row for text in tuning.attention for part in split(text) for row in read_rows(part)]
     found: list[RowName] = []
@@ -187,7 +187,8 @@ def _count(key: str, value: str) -> int:
 
 
 def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:
-    """Run the best settings of a study with the seeds that were typed or, until a criterion, that the rule asks for.
+    """Run the best settings of a search with the given seeds. Without any, use ``USUAL_SEEDS`` or, after a bracketed search, the
+    rule.
 
     Returns:
         Exit status of the runs.
@@ -203,12 +204,13 @@ def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[
 
 
 def _seeded(job: Job, seeds: Iterable[int]) -> tuple[Job, ...]:
-    """Run of the best settings with each seed."""
+    """Return a copy of the job for each seed."""
     return tuple(replace(job, spec=resolve_spec(replace(job.spec, seed=seed), job.locations)) for seed in seeds)
 
 
 def _wanted(best: Plan) -> int:
-    """Number of seeds that the rule asks for, by the recorded runs with the best settings and those of the controls."""
+    """Return the number of seeds that the rule asks for, given the recorded runs with the best settings and those of the
+    controls."""
     (job,) = best.jobs
     final = [record for record in Store(best.settings.records).load(job.spec.task)[0] if not record.is_trial]
     by_id = {record.run_id: record for record in final}
@@ -224,13 +226,13 @@ def _wanted(best: Plan) -> int:
 
 
 def _table_of(spec: RunSpec) -> Any:
-    """Settings that runs of one table have in common: task, network and budget, but for seed and learning rate."""
+    """Return the settings that runs of one table share: task, network, and budget without the learning rate."""
     options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
     return spec.task, options, spec.model, replace(spec.budget, learning_rate=1.0)
 
 
 def _report(planned: Sequence[Plan]) -> None:
-    """Print the tables that hold the rows of the searches."""
+    """Print the tables that contain rows of the searches."""
     records, damaged = Store(planned[0].settings.records).load()
     asked = [_table_of(searched.specs[0]) for searched in planned]
     of_tables = [record for record in records if record.is_trial or _table_of(record.spec) in asked]
@@ -239,7 +241,8 @@ def _report(planned: Sequence[Plan]) -> None:
 
 
 def _best(searched: Plan) -> Plan:
-    """Print the best settings that the trials of a study have found, and plan a run with them, whose seed is to be replaced."""
+    """Print the best settings that the trials of a search have found, and return the plan of a run with them. Its seed must be
+    replaced."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
     known = Store(settings.records).load(study.base.task, study.base.attention)[0]

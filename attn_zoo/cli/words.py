@@ -28,7 +28,7 @@ _NAMES = ("attention", "task", "experiment", "launch")
 FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
-"""Keys of a run that have keys below them."""
+"""Keys of a run that have keys below them, such as ``model.dim`` below ``model``."""
 
 
 class Word(NamedTuple):
@@ -40,7 +40,7 @@ class Word(NamedTuple):
     value: Any
     """Value as plain data or, if the word has several values, as a sweep object of Hydra."""
     added: bool = False
-    """True if the key was written with ``+``."""
+    """True if the key was written with ``+`` before it."""
 
     @property
     def swept(self) -> bool:
@@ -117,13 +117,12 @@ def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[
     """Return the keys and values of the words of ``attn-zoo run``.
 
     Args:
-        words: words of the form KEY=VALUE.
         further: keys of the command in addition to those of a run.
 
     Raises:
         UnknownNameError: a run has no such setting.
-        ValueError: a word is not of the form KEY=VALUE, a value that must be a name is something else, or a key belongs to Hydra's
-            own launchers and sweepers.
+        ValueError: a word is not of the form KEY=VALUE, the value of a key such as ``task`` is not a name, or a key belongs to
+            Hydra's own launchers and sweepers.
     """
     return [_checked(read_word(word), word, further) for word in words]
 
@@ -155,8 +154,8 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
     for the name of the mechanism and one per option. The words with names of the mechanism and the task come first.
 
     Raises:
-        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice: with the
-            mechanism and by a key of its own.
+        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given both with the mechanism
+            and by a key of its own.
     """
     last = {word.key: word for word in words}
     names = [word._replace(key=f"{word.key}.name") for key in ("attention", "task") if (word := last.pop(key, None))]

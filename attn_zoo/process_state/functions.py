@@ -1,8 +1,7 @@
 """Functions, classes and constants that all runs in a process share, and their restoration after a plugin replaced them.
 
 They belong to PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library. A plugin can replace any of them, so the
-attributes of all loaded modules and classes of these packages are copied and compared. The copy of a module or class is used again
-in later comparisons until the module or class changes.
+attributes of all loaded modules and classes of these packages are copied and compared.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CONSTANT = (classmethod, staticmethod, property, MemberDescriptorType, GetSetDe
 """Types of attributes that are compared, besides everything that can be called."""
 
 _LATE = "torch.distributed"
-"""Package whose import adds methods to a class that PyTorch has defined before."""
+"""Package whose classes get further methods when parts of PyTorch are imported. These methods are not changes by a plugin."""
 _SLOTS = "__slotnames__"
 """Attribute in which ``copy`` caches the slots of a class."""
 
@@ -55,8 +54,7 @@ _latest: dict[int, Members] = {}
 
 
 def copies() -> Copies:
-    """Return the loaded modules and their classes that plugins could change, each with a copy of its attributes. They belong to
-    PyTorch, attn-zoo, NumPy, accelerate, timm and the standard library."""
+    """Return the loaded modules and their classes that plugins could change, each with a copy of its attributes."""
     found = []
     for place in _all_places():
         copied = _latest.get(id(place))
@@ -67,11 +65,8 @@ def copies() -> Copies:
 
 
 def same_functions(before: Copies, now: Copies) -> bool:
-    """Return True if no plugin changed functions, classes or constants between two results of ``copies``.
-
-    Return False if a function, class or constant in ``before`` was replaced or removed, or if a class has a new method that hides
-    an inherited one.
-    """
+    """Return True if no function, class or constant was replaced or removed between two results of ``copies``, and no class got a
+    new method that hides an inherited one."""
     copied = {id(place): latest for place, latest in now}
     changed = [(place, old) for place, old in before if copied.get(id(place)) is not old]  # an equal place keeps its copy
     return not any(_replaced(old, vars(place)) or _hiding(place, old) for place, old in changed)
@@ -92,10 +87,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def loaded() -> dict[str, ModuleType]:
-    """Return, by name, all loaded modules of the packages that ``copies`` covers, and of all their submodules.
-
-    If a plugin deletes one of these modules, the module must be restored. Otherwise Python would import it a second time.
-    """
+    """Return, by name, all loaded modules of the packages that ``copies`` covers, and of all their submodules."""
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}
 

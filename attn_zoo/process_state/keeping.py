@@ -1,4 +1,4 @@
-"""Context that restores the state of the process after foreign code."""
+"""Context that restores the state of the process after code of plugins has run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _UNREAD = object()
 
 
 def add_part(part: Part) -> None:
-    """Add a part to the state of the process that ``kept`` restores. Packages that depend on this package call this function, so
-    that this package need not import them."""
+    """Add a part to the state of the process that ``kept`` restores."""
     _PARTS.append(part)
 
 
@@ -29,7 +28,7 @@ def add_part(part: Part) -> None:
 def kept() -> Iterator[list[str]]:
     """Return a context that, at its end, restores the state of the process.
 
-    The context yields a list. At the end of the context, the names of the changed parts of the state are added to the list.
+    The context yields a list, to which it adds the names of the changed parts of the state at its end.
     """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]
@@ -44,9 +43,7 @@ def kept() -> Iterator[list[str]]:
 
 
 def unusual() -> dict[str, str]:
-    """Return the settings, by name, whose values differ from those of a fresh process. The user chose them, and they can change
-    scores.
-    """
+    """Return the settings that can change scores and differ from those of a fresh process, with their values."""
     found = {name: get() for name, (get, _) in STATED.items()}
     return {name: str(value) for name, value in found.items() if value != STATED[name][1]}
 
@@ -55,9 +52,7 @@ def sentence(who: str, when: str, changed: Sequence[str]) -> str:
     """Return a sentence that says which settings of the process a plugin changed.
 
     Args:
-        who: name of the plugin.
         when: words that say when the settings changed, such as ``when it was imported``.
-        changed: names of the settings.
     """
     return f"{who} changed settings of the whole process {when}; they were put back: {', '.join(changed)}"
 

@@ -15,10 +15,10 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 def streams_kept(changed: list[str]) -> Iterator[None]:
     """Return a context that restores standard output and standard error at its end.
 
-    The context keeps copies of both to restore them. If something closed these copies, the process ends.
+    To restore the streams, the context keeps copies of their file descriptors. If a plugin closed these copies, the process ends.
 
     Args:
-        changed: list to which ``standard streams`` is added at the end if one of them had changed.
+        changed: list to which ``standard streams`` is added at the end if a stream had changed.
     """
     streams = {name: getattr(sys, name) for name in _NUMBERS}
     places = {number: _place(number) for number in _NUMBERS.values()}

@@ -15,10 +15,11 @@ from attn_zoo.process_state.part import Part
 
 _cuda = torch.backends.cuda
 _OPEN: list[Any] = []
-"""Contexts that undo a context of a plugin. They stay open, because leaving them would bring the plugin's context back."""
+"""Contexts that were entered to undo a context of a plugin. They are never left, because this would bring the plugin's context
+back."""
 
 _FLOAT32 = [("generic", "all")] + [(end, use) for end in ("cuda", "mkldnn") for use in ("all", "matmul", "conv", "rnn")]
-"""Back ends and operations that have a float32 precision of their own."""
+"""Pairs of a back end and an operation that have a float32 precision of their own."""
 
 _SETTINGS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     "cuDNN": {name: (torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")},
@@ -28,7 +29,7 @@ _SETTINGS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     "einsum": {name: (torch.backends.opt_einsum, name) for name in ("enabled", "strategy")},
 }
-"""Attributes of PyTorch's modules, by part."""
+"""For each part of the state, the attributes of PyTorch's modules that it consists of."""
 
 _USUAL_PRECISION = ("highest", True, ("none", "none", "none", "tf32", "tf32", "none", "none", "none", "none"))
 

@@ -1,7 +1,6 @@
 """Training until a criterion (protocol 3): when a run ends, and how soon it reached 50, 90 and 99 % of the ceiling.
 
-The ceiling is the highest validation score that a task allows at its sizes (``Budget.ceiling``). All functions use only the
-learning curve.
+The ceiling is the highest validation score that a task allows at its sizes (``Budget.ceiling``).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Curve = Sequence[Mapping[str, Any]]
 
 
 def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling: float) -> dict[str, Any]:
-    """Return a budget for training until the criterion, made from the fixed budget of a preset. Values in ``given`` are kept.
+    """Return a budget for training until the criterion, made from the fixed budget of a preset. Fields in ``given`` take
+    precedence.
 
     Args:
         level: fields of the preset's budget, including ``steps``.
-        given: fields that the user set.
         ceiling: highest validation score that the preset allows; 0 if it is unknown.
     """
     steps = given.get("steps", max(LEAST_STEPS, MORE_STEPS * level["steps"]))
@@ -44,14 +43,14 @@ def is_met(curve: Curve, ceiling: float) -> bool:
 
 
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
-    """Return the steps, seconds and FLOPs of training until the validation score first was 50, 90 and 99 % of the ceiling.
+    """Return the steps, seconds and FLOPs of training until the validation score first reached 50, 90 and 99 % of the ceiling.
 
     The ceiling is the highest possible validation score. If it is 0 (unknown), the result is empty.
 
     Returns:
         For each of the keys ``"50"``, ``"90"`` and ``"99"``, the ``steps``, ``seconds`` and ``flops``, or None if the score never
-            reached this percentage. FLOPs are those of forward and backward passes over all examples seen; they are left out if
-            unknown.
+        reached this percentage. FLOPs are those of forward and backward passes over all examples seen. If ``flops_per_step`` is
+        None, they are left out.
     """
     found: dict[str, dict[str, float] | None] = {}
     for share in SHARES if ceiling else ():
@@ -67,7 +66,7 @@ def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, 
 
 
 def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
-    """Return True if the training loss fell by a share of less than ``FLAT`` between the first and last interval after the warm-up.
+    """Return True if the training loss fell by less than the share ``FLAT`` from the first to the last interval after the warm-up.
 
     Each point of the curve has the mean loss of one interval: the steps since the previous point. If there are fewer than two
     intervals, return None.

@@ -48,11 +48,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return a command line as records store it, with file names in place of paths.
-
-    Args:
-        words: arguments of the command.
-    """
+    """Return a command line as records store it, with file names in place of paths."""
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 

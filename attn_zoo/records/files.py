@@ -47,9 +47,6 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
 def judged(text: str, source: str | None) -> RunRecord:
     """Return the record in the text of a file, after checking it.
 
-    Args:
-        source: file name to store in the record.
-
     Raises:
         RecordError: the text is not a complete record, or was changed after it was written.
     """
@@ -57,7 +54,7 @@ def judged(text: str, source: str | None) -> RunRecord:
 
 
 def text_of(record: RunRecord) -> str:
-    """Return a record as the text of its file, after checking that every reader would accept it.
+    """Return a record as the text of its file, after checking it as a reader does.
 
     Raises:
         RecordError: no reader would accept the record.
@@ -110,12 +107,11 @@ def is_packed(path: Path) -> bool:
 
 
 def pack(records: Iterable[RunRecord], path: Path) -> None:
-    """Write records to the packed file ``path`` (one compressed file with many records), with all their fields and the names of
-    the files that they came from.
+    """Write records to the packed file ``path``, with all their fields and the names of the files that they came from.
 
     Raises:
-        ValueError: the name of ``path`` does not end in ``SUFFIX``, or the records do not come from different files in one folder.
-        RecordError: no reader would accept the file.
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, or the records do not come from different files in its folder.
+        RecordError: the records have too many bytes for one file.
         OSError: the file cannot be written.
     """
     if not path.name.endswith(SUFFIX):
@@ -160,14 +156,16 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
 
 
 def _check_sources(sources: Sequence[Any]) -> None:
-    """Check that each record has a different source file, inside the folder of the packed file. Tables find a record by this file.
+    """Check that the records have different source files inside the folder of the packed file. Tables find a record by its source
+    file.
 
     Raises:
         ValueError: a source is not text, is empty, leads out of the folder, or occurs twice.
     """
     if any(not isinstance(source, str) or not source for source in sources) or len(set(sources)) < len(sources):
         raise ValueError(
-            "the source files of packed records must have different names; got the same name twice. Rename one of them"
+            "the source files of packed records must have different names; got an empty name, or the same name twice. Rename "
+            "one of them"
         )
     for path in map(PurePath, sources):
         if path.is_absolute() or ".." in path.parts:
@@ -195,7 +193,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a renamed file has its new name even after the power failed."""
+    """Flush a folder to the disk, so that the new name of a renamed file survives a power failure."""
     with suppress(OSError):  # Windows and some network file systems cannot
         descriptor = os.open(folder, os.O_RDONLY)
         try:

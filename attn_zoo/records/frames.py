@@ -1,4 +1,4 @@
-"""Runs as a polars dataframe with one row per run and one column per fact, so that users can make their own tables."""
+"""Runs as a polars dataframe with one row per run, so that users can make their own tables."""
 
 from __future__ import annotations
 
@@ -134,14 +134,19 @@ _COLUMNS: dict[str, tuple[Any, Take]] = {
 
 
 def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
-    """Return all runs of a folder or packed file as a dataframe, with one line per run. Trials of searches are included.
+    """Return all runs of a folder or packed file as a dataframe with one row per run. Trials of searches are included.
 
-    ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning`` and the two cards are JSON text, as in the record.
-    ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``). ``parts`` is a list of scores on parts
-    of the test split. For runs that end at a criterion, ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say how soon the
-    validation score was 90 % of the highest possible score. They are null if the score never reached 90 %. The same columns exist
-    for 50 and 99 %. Times are in seconds, memory is in bytes. If records have further counts or measurements, these are the last
-    columns. Files that are not complete records are left out; ``Store(folder).load()`` names them.
+    - ``options``, ``task_options``, ``model``, ``budget``, ``data``, ``tuning``, ``attention_card`` and ``task_card`` are JSON
+      text.
+    - ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``).
+    - ``parts`` is a list of scores on parts of the test split.
+    - ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say when the validation score first reached 90 % of the highest
+      possible score. They are null if it never did, or if training did not end at a criterion. The same columns exist for 50 and 99
+      %.
+    - Times are in seconds, and memory is in bytes.
+    - Further counts and measurements of the records, if any, are the last columns.
+
+    Files that are not complete records are left out; ``Store(folder).load()`` names them.
 
     For example, the mean accuracy of each mechanism, as a pandas dataframe::
 
@@ -154,7 +159,7 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
         records: path of a folder or packed file, or several ``RunRecord`` objects.
 
     Raises:
-        NotADirectoryError: the path is a file, and not a packed one.
+        NotADirectoryError: the path is a file but not a packed file.
         RecordError: the path is a damaged packed file.
         ValueError: ``records`` holds an object that is not a ``RunRecord``.
     """

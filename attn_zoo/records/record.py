@@ -1,4 +1,4 @@
-"""Record of one run, finished or failed, and the checks of plain data that become a record: fields, digest, contradictions.
+"""Record of one run, finished or failed, and checks of the plain data from which it is made.
 
 Every reader makes records with ``whole_record``, so all commands show exactly the records that ``attn-zoo records verify`` accepts.
 """
@@ -32,31 +32,29 @@ _YOUNGER = ("denormals_flushed", "plugins")
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that a repetition of the run would not change. A run with another status is repeated when its command is given again,
+"""Statuses that would be the same if the run was repeated. A run with another status is repeated when its command is given again,
 unless its record has the key ``DIED``."""
 
 
 DIED = "died"
-"""Key in the ``environment`` of the record of a run that died on every try. A run died if its process ended before the run did, or
-if the run raised an error that ends a process, such as SystemExit. The status of such a run is final."""
+"""Key in the ``environment`` of a record. It means that the run died on every try: its process ended before the run did, or the run
+raised an error that ends a process, such as SystemExit. The status of such a run is final."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Record of one run: its settings, scores, costs and environment. Numbers that were not measured are None or missing, never
-    estimated.
-    """
+    """Record of one run. Numbers that were not measured are None or missing, never estimated."""
 
     schema: int
     protocol: str
     run_id: str
     spec: RunSpec
     attention_card: Mapping[str, Any]
-    """Attention card at the time of the run, so that tables need no code: name, title, paper, equation, time, memory, control,
-    origin, length_rules."""
+    """Facts on the mechanism's card at the time of the run, so that tables do not need the mechanism's code: name, title, paper,
+    equation, time, memory, control, origin, length_rules."""
     task_card: Mapping[str, Any]
-    """Task card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better, data, length,
-    classes, causal and, for a problem other than classification, ``problem``."""
+    """Facts on the task's card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better,
+    data, length, classes, causal and, for a problem other than classification, ``problem``."""
     data: Mapping[str, Mapping[str, Any]]
     """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -72,35 +70,34 @@ class RunRecord:
     """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``. With a fixed budget, the loss is that of
     the step; with a criterion, it is the mean over the steps since the previous point."""
     counted: Mapping[str, int]
-    """Counts, equal on every machine. Whole network: ``parameters``, ``attention_parameters`` (projections and mechanism),
-    ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward), ``activation_bytes_per_example``
-    (saved by autograd for a training batch; absent if uncertain) and, with pretraining, ``pretraining_flops_per_example``
-    (forward and backward). Mechanisms of all layers: ``mechanism_flops`` (forward) and, in causal tasks, ``state_bytes``; the
-    same at 4,096 tokens with the suffix ``_4096``."""
+    """Counts, which are equal on every machine. For the whole network: ``parameters``, ``attention_parameters`` (projections and
+    mechanism), ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward),
+    ``activation_bytes_per_example`` (saved by autograd for a training batch; absent if uncertain) and, with pretraining,
+    ``pretraining_flops_per_example`` (forward and backward). For the mechanisms of all layers together: ``mechanism_flops``
+    (forward) and, in causal tasks, ``state_bytes``; with the suffix ``_4096``, the same at 4,096 tokens."""
     measured: Mapping[str, float]
     """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, start in UTC, command. ``dirty`` is True if files differed from the commit. ``resumed``
-    lists the earlier parts of an interrupted run.
-    ``settings`` has the settings of the process that differ from PyTorch's defaults. ``died`` is True if the run died on every try,
-    and missing otherwise."""
+    """Facts about the run: versions, device, cores, commit, start in UTC, command. ``dirty`` is True if files differed from the
+    commit. ``resumed`` lists the earlier parts of an interrupted run. ``settings`` has the settings of the process that differ from
+    PyTorch's defaults. ``died`` is True if the run died on every try, and missing otherwise."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None
-    """How a finished run with a criterion ended: ``criterion`` if it met the criterion, ``cap`` after all steps. None for other
-    runs."""
+    """How a finished run with a criterion ended: ``criterion`` if it met the criterion, ``cap`` if all steps were done first. None
+    for other runs."""
     reached: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
-    """``steps``, ``seconds`` and ``flops`` of training until the validation score first was 50, 90 and 99 % of the highest possible
-    score; None for a percentage that the run did not reach. Empty without a criterion."""
+    """``steps``, ``seconds`` and ``flops`` of training until the validation score first reached 50, 90 and 99 % of the highest
+    possible score; None for a percentage that the run did not reach. Empty without a criterion."""
     flat: bool | None = None
     """True if the training loss fell by less than 2 % after the warm-up. Tables call such a run *not trained* if its validation
     score is also within two points of the best control. None without a criterion."""
     warnings: tuple[str, ...] = ()
     """Warnings about the settings, such as a window as long as the input."""
     tuning: Tuning | None = None
-    """Hyperparameter search that the run belongs to; absent from the file if None. A trial has no test score: selection is by
-    validation alone."""
+    """Hyperparameter search that the run belongs to; left out of the file if None. A trial has no test score, because settings are
+    chosen by validation scores."""
     source: str | None = field(default=None, compare=False)
     """Path of the file, relative to the folder of records; not saved."""
 
@@ -143,13 +140,10 @@ class RunRecord:
     def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
         """Return the record that ``to_dict`` turned into ``data``.
 
-        Args:
-            source: file from which the data were read.
-
         Raises:
             RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this version cannot read
                 the schema.
-            EditedError: the data do not match their digest, or have fields that their schema version does not have yet.
+            EditedError: the data do not match their digest, or have fields that their schema version lacks.
         """
         schema = _schema_of(data)
         present = {"tuning": None, **_ABSENT[schema], **data, "schema": SCHEMA}
@@ -189,7 +183,7 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
     """Check the digest of plain data. Data of schema 4 have no digest, so check that they date from the time of that schema.
 
     Raises:
-        EditedError: they were changed after they were written.
+        EditedError: the data were changed after they were written.
     """
     environment = data["environment"]
     fields = [*_ABSENT[schema], "digest"] if schema == 4 else list(_ABSENT[schema])
@@ -202,7 +196,8 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
     if younger:
         until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
         raise EditedError(
-            f"the schema of this record was changed, because a record of schema {schema}{until} cannot have {', '.join(younger)}"
+            f"the schema of this record was changed after it was written: a record of schema {schema}{until} cannot have "
+            f"{', '.join(younger)}"
         )
     if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
         raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
@@ -210,9 +205,6 @@ def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
 
 def whole_record(data: Any, source: str | None) -> RunRecord:
     """Return a record from plain data, after checking that it is complete and does not contradict itself.
-
-    Args:
-        source: file from which the data were read.
 
     Raises:
         RecordError: the data are not a complete record, or were changed after they were written.
@@ -225,7 +217,7 @@ def whole_record(data: Any, source: str | None) -> RunRecord:
 
 
 def _contradictions(record: RunRecord) -> Iterator[str]:
-    """Return contradictions between fields of a record as text."""
+    """Yield contradictions between fields of a record as text."""
     expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
     if record.run_id != expected:
         yield f"the record was changed after it was written: its run_id is {record.run_id}, but its spec gives {expected}"

@@ -14,9 +14,9 @@ from attn_zoo.records.errors import RecordError
 from attn_zoo.records.spec import Budget, ModelSpec
 
 LARGEST = 2.0**64
-"""Bound of every number in a record, because tables could not square or add up much larger ones."""
+"""Bound of every number in a record. Tables could not square or add up much larger numbers."""
 _LONG = 2**63 - 1
-"""Bound of integers."""
+"""Bound of every integer in a record."""
 _SHARE = (0.0, 1.0)
 BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("accuracy", "f1", "f1_micro", "f1_macro"), _SHARE),
@@ -34,7 +34,7 @@ Whole = Annotated[int, Meta(ge=-_LONG, le=_LONG)]
 Count = Annotated[int, Meta(ge=0, le=_LONG)]
 Scalar = None | bool | str | Number | Whole
 Free = dict[str, Scalar]
-"""Mapping from any names to single values, such as a number or a string."""
+"""Mapping from any names to single values, such as numbers and strings."""
 
 
 def _part(name: str, kind: type) -> type[Struct]:
@@ -186,10 +186,8 @@ def bounds(metric: str) -> tuple[float, float]:
 
 
 def beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each impossible number in a record's plain data.
-
-    These are scores outside the bounds of their metric, and impossible counts and times.
-    """
+    """Yield a sentence for each impossible number in a record's plain data: a score outside the bounds of its metric, or an
+    impossible count or time."""
     metric = data["task_card"]["metric"]
     least, most = bounds(metric)
     for name, score in _scores(data):

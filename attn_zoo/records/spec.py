@@ -1,4 +1,4 @@
-"""Spec of a run: all settings on which its result depends, and their digest. This module does not import PyTorch."""
+"""Spec of a run: all settings on which its result depends, and their digest."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FIXED = "2.0"
 
 2.0: ``implementation=auto`` is the default, and times are compared among the implementations that ``auto`` chooses on one device.
 The token encoder initialises the embeddings of positions a tenth as large as those of tokens.
-1.0: the token encoder initialised both equally large. The default was ``implementation=eager``, which at that time included
+1.0: it initialised both kinds of embeddings equally large. The default was ``implementation=eager``, which then included
 computation in tiles on the CPU.
 """
 PROTOCOLS = (FIXED, PROTOCOL)
 """Versions of the rules by which this code trains and tests runs."""
 OLD_PROTOCOLS = ("1.0",)
-"""Earlier versions of these rules. Records of runs under them still load, and form tables of their own."""
+"""Versions of the rules of earlier code. Their records can still be read, and have tables of their own."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _ADDED = "younger"
 _LONGEST_WORDS = 120
-"""Maximum number of characters of a file name before the id of the run."""
+"""Maximum number of characters of a file name before the run id."""
 
 
 def _added_later(default: Any) -> Any:
@@ -85,7 +85,7 @@ class ModelSpec(_Part):
     shared_weights: bool = _added_later(False)
     """True for one block that is applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = _added_later(False)
-    """True to compute keys and values once, in the block's first application; needs ``shared_weights`` and a task on tokens."""
+    """True to compute keys and values in the first application of the block only; needs ``shared_weights`` and a task on tokens."""
     short_convolution: int = _added_later(0)
     """Kernel size in tokens of a depthwise convolution before every attention; 0 for none, 4 is usual."""
     output_gate: str = _added_later("none")
@@ -96,8 +96,8 @@ class ModelSpec(_Part):
     """Width of the latent vector of a token, from which every attention computes the keys and values of the token; 0 for none."""
     positions: str = _added_later("learned")
     """Position embedding for tasks on tokens: ``learned`` (one vector for each absolute position) or ``none`` (NoPE). With
-    ``none``, a causal network can still infer the order, and test sequences longer than those of training meet no untrained
-    vectors."""
+    ``none``, a causal network can still infer the order. Without position vectors, test sequences can be longer than those of
+    training."""
 
     def __post_init__(self) -> None:
         check_types("model", self)
@@ -151,13 +151,13 @@ class Budget(_Part):
     """Number of self-pretraining steps before training, on masked tokens of the task's training inputs (Amos et al. 2023)."""
     schedule: str = _added_later("cosine")
     """Learning-rate schedule after the warm-up. ``cosine`` decays to zero at the end of ``steps`` or ``seconds``, whichever is
-    earlier. ``constant`` does not decay, so a run that is stopped at any step equals a run of that length."""
+    earlier. ``constant`` does not decay, so a run that is stopped at step n equals a run of n steps."""
 
     until: str = _added_later("steps")
     """End of training. ``steps``: after ``steps`` or ``seconds``; the weights with the best validation score are tested.
     ``criterion``: after three validations in a row at 99 % of ``ceiling``, or after ``steps``; the last weights are tested."""
     ceiling: float = _added_later(0.0)
-    """Highest validation score that the task allows at this size, for ``until=criterion``; 0 for none, as for the metric
+    """Highest validation score that the task allows at this size, for ``until=criterion``; 0 if there is none, as for the metric
     perplexity."""
 
     def __post_init__(self) -> None:
@@ -251,7 +251,6 @@ class RunSpec:
         """Return the id of the run: a digest of the spec, the protocol and the task's version. Equal ids mean equal experiments.
 
         Args:
-            task_version: version of the task.
             protocol: version of the rules of training and testing; None means the property ``protocol``.
         """
         data = self._shared()
@@ -293,9 +292,9 @@ def digest_of(data: Any) -> str:
 
 
 def writable(value: Any) -> Any:
-    """Return a value in which every half of a surrogate pair is replaced by an escape, so that it can be written as UTF-8.
+    """Return a value that can be written as UTF-8, with an escape in place of each surrogate (half of a surrogate pair).
 
-    Python reads a byte of a path that is not valid UTF-8 as such a half.
+    Python uses surrogates for the bytes of a path that are not valid UTF-8.
     """
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()

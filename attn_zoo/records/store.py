@@ -30,10 +30,10 @@ TRY = ".try-"
 """Prefix of files that test write access."""
 
 _WRITING_SECONDS = 3600
-"""Age in seconds above which an incomplete file was left by a dead writer; writing one takes seconds."""
+"""Age in seconds above which an incomplete file is removed. Writing takes only seconds, so its writer has died."""
 
 CHECKPOINT, UNUSED = ".checkpoint", ".unused"
-"""Suffixes of the checkpoint of a run that is not recorded yet, and of an unusable checkpoint."""
+"""Suffixes of two kinds of files: the checkpoint of a run that is not recorded yet, and a checkpoint that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Damaged:
 
 
 class Store:
-    """Folder to which records of runs are only added. Several processes can share it, and folders can be merged by copying files.
+    """Folder of records. Several processes can write to it, and folders can be merged by copying files.
 
     Args:
         root: path of the folder, which is created with the first record. The records in its packed files are read as well. ``root``
@@ -102,12 +102,11 @@ class Store:
         If the folder does not exist, both lists are empty.
 
         Args:
-            task: name of a task. If it is given, only files that are named after this task are read.
-            attention: name of a mechanism. If it is given, ``task`` must be given too, and only files that are named after both are
-                read.
+            task: if given, only files that are named after this task are read.
+            attention: if given, only files that are named after this mechanism and ``task`` are read. It needs ``task``.
 
         Raises:
-            NotADirectoryError: the root is a file, and not a packed one.
+            NotADirectoryError: the root is a file but not a packed file.
             RecordError: the root is a damaged packed file.
         """
         if is_packed(self.root):
@@ -137,7 +136,7 @@ class Store:
         return sorted(records, key=_by_name), damaged
 
     def _held(self, path: Path, pattern: str = "*") -> Iterator[RunRecord]:
-        """Return the records of a packed file whose names match a pattern, without those that also have a file of their own."""
+        """Yield the records of a packed file whose file names match a pattern, without those that also have a file of their own."""
         for record in unpack(path):
             own = path.parent / str(record.source)
             if fnmatchcase(own.name, pattern) and not own.exists():
@@ -158,9 +157,8 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Return a context in which no other process packs or unpacks this folder, because it would lose what this process
-        writes.
-        """
+        """Return a context in which no other process packs or unpacks this folder, because that would lose what this process
+        writes."""
         if not self.root.is_dir():
             raise FileNotFoundError(f"the folder {str(self.root)!r} does not exist. Name the folder that holds the records")
         with self.claim("packing") as ours:
@@ -205,8 +203,8 @@ class Store:
         packs = list(self._files(f"*{PACKED}"))
         if not packs:
             raise FileNotFoundError(
-                f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that attn-zoo records pack "
-                "has packed"
+                f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that was packed with "
+                "attn-zoo records pack"
             )
         for packed in packs:
             for record in self._held(packed):
@@ -220,15 +218,14 @@ class Store:
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
         """Return a record that makes the run ``run_id`` unnecessary, or None if the run must be done.
 
-        The record must have the same run id, and be final or a trial of a search, because trials are never repeated. If the run
-        belongs to a search, the record must belong to the same search, with the same role in it (trial, or run with the best
-        settings).
+        The record must have the same run id. It must be final or a trial of a search, because trials are never repeated. It must
+        belong to the same search as the run, with the same role (trial, or run with the best settings). For a run outside any
+        search, the record must also be outside.
 
         Args:
-            run_id: id of the run.
             tuning: search to which the run belongs, and its role in it; None for a run outside any search.
-            since: a time, or an empty string. Every record of a run that started at this time or later counts as final, even the
-                record of a failure.
+            since: a time, or an empty string for none. A record of a run that started at this time or later counts as final, even
+                if the run failed.
         """
         ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
         return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
@@ -254,11 +251,7 @@ class Store:
     def is_over(self, checkpoint: Path) -> bool:
         """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        If a checkpoint is newer than every final record of its run, the run was started again, for example by another search. The
-        checkpoint is then still needed, so the result is False.
-
-        Args:
-            checkpoint: path of the checkpoint.
+        If a checkpoint is newer, the run was started again, for example by another search, so the checkpoint is still needed.
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
@@ -278,9 +271,7 @@ class Store:
                 yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Return a context that yields True if this process claimed the run ``run_id``, and False if another process has. See
-        ``claimed``.
-        """
+        """Return a context that yields True if this process claimed the run ``run_id``, and False if another process has."""
         return claimed(self.claim_path(run_id))
 
     def claim_path(self, run_id: str) -> Path:

@@ -1,6 +1,6 @@
 """Hyperparameter searches in records: the search to which a run belongs, and the number of trials that led to its settings.
 
-A study is one search; ``study_id`` returns the id of a study.
+A study is one search.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from attn_zoo.records.record import RunRecord
 
 TUNABLE = ("learning_rate", "weight_decay", "warmup_steps", "clip_norm")
-"""Budget fields that a search may set for each row. The other fields, and the network, are equal for all rows of a table."""
+"""Fields of the budget that a search may set for each row of a table. All other fields, and the network, are the same for all
+rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Tuning:
     space: Mapping[str, str]
     """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
-    """Index of the trial; None for a run with the best settings. The fields after this one are set only for such a run."""
+    """Index of the trial. It is None for a run with the best settings, and the fields below are set only for such runs."""
     trials: int | None = None
     """Number of trials from which the best settings were chosen, including failed ones."""
     failed: int | None = None
@@ -78,11 +79,7 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Return the trials of a hyperparameter search among the records, each once, sorted by index.
-
-    Args:
-        study: id of the search.
-    """
+    """Return the trials of a hyperparameter search among the records, each once, sorted by index."""
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
@@ -91,7 +88,7 @@ def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
-    """Return the trial with the best validation score, or None if no trial is done. Of equal trials, return the first."""
+    """Return the trial with the best validation score, or None if no trial has a score. Of equal trials, return the first."""
     done = [record for record in trials if record.status == "done" and record.scores.get("valid") is not None]
     if not done:
         return None
@@ -100,11 +97,9 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Return a summary of the trials of a hyperparameter search. It is stored in the records of the runs that use the best
-    settings of the search.
+    """Return a summary of the trials of a hyperparameter search, for the records of the runs with its best settings.
 
     Args:
-        study: id of the search.
         chosen: trial with the best settings. By default it is the trial with the best validation score.
 
     Raises:

@@ -17,7 +17,7 @@ from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Observation about one or more files of records that readers of the tables should know."""
+    """Observation about one or more files of records."""
 
     kind: str
     """Kind of problem: ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ`` or ``foreign protocol``; or
@@ -50,7 +50,7 @@ def verify(root: str | Path) -> Verdict:
 
     Raises:
         FileNotFoundError: ``root`` does not exist.
-        NotADirectoryError: ``root`` is a file, and not a packed one.
+        NotADirectoryError: ``root`` is a file but not a packed file.
         RecordError: ``root`` is a damaged packed file.
     """
     root = Path(root)

@@ -37,7 +37,6 @@ class Checkpoint:
     """Checkpoint of one run: a hidden file in the folder of records, from which an interrupted run continues.
 
     Args:
-        root: folder of the records.
         run_id: id of the run. A checkpoint of another run is not used.
         every: steps between two checkpoints; 0 to save by ``minutes`` only.
         minutes: minutes between two checkpoints, which are saved at the end of a step; 0 to save by ``every`` only.
@@ -108,7 +107,7 @@ class Checkpoint:
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Save the state of a training. The old checkpoint is replaced as a whole.
+        """Save the state of a training.
 
         A write error, such as a full disk, is reported once. It does not end the run, because the result can still be recorded.
         """
@@ -123,7 +122,7 @@ class Checkpoint:
                 print(terminal(said), file=sys.stderr)
 
     def hand_on(self, training: Training) -> None:
-        """Save the state after the last step as the checkpoint of a longer run, which then continues from it.
+        """Save the state after the last step as the checkpoint of a longer run, which then continues from this step.
 
         The longer run has the id ``longer`` and the same spec except for more steps. If ``longer`` is None, do nothing.
         """

@@ -19,7 +19,7 @@ from attn_zoo.rows import row_of
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
-"""Costs of mechanisms are counted at this number of tokens, and at the length of the task."""
+"""Number of tokens at which costs of mechanisms are counted, in addition to the length of the task."""
 _COUNTED: dict[Any, dict[str, int]] = {}
 """Counts of this process, by everything on which they depend."""
 
@@ -46,15 +46,17 @@ def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
-    """Return the counted costs of a run's network for one example.
+    """Return the counted costs of a run's network for one example of full length, without padding:
 
-    They are ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward),
-    ``activation_bytes_per_example``, with pretraining ``pretraining_flops_per_example``, and the counts of ``count_mechanisms``.
+    - ``flops_per_example`` (forward) and ``training_flops_per_example`` (forward and backward), for ``counted_implementation``;
+    - ``pretraining_flops_per_example`` (``count_pretraining``), if the run has pretraining;
+    - ``activation_bytes_per_example``: bytes that autograd saves for a training batch, without the loss, divided by the number of
+      examples;
+    - the counts of ``count_mechanisms``.
 
-    Examples have full length and no padding. FLOPs are those of the card's ``counted_implementation``. Activation bytes are those
-    that autograd saves for a training batch, without the loss, divided by the number of examples. Activation bytes are counted only
-    if they must equal those of the run: in fp32, without dropout (because its masks differ by device), and for ``eager``, ``tiled``
-    or, on a CPU, ``sdpa``. A count that depends on more than shapes is left out.
+    Activation bytes are left out if they may differ from those of the run. They are counted in fp32, without dropout (whose masks
+    differ by device), if the run's ``implementation`` is ``eager``, ``tiled`` or, on a CPU, ``sdpa``. A count that depends on more
+    than shapes is left out too.
     """
     budget = Budget(batch_size=spec.budget.batch_size, pretrain_steps=min(1, spec.budget.pretrain_steps))
     same = replace(spec, seed=1, task_options={}, budget=budget)  # runs with other seeds and learning rates have the same counts
@@ -88,10 +90,10 @@ def _flops(model: nn.Module, batch: Batch) -> tuple[int, int]:
 
 
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
-    """Return the costs of the attention mechanisms of all layers, without projections, by the formulas of their cards.
+    """Return the costs of the attention mechanisms of all layers together, without projections, by the formulas of their cards.
 
     The keys are ``mechanism_flops`` (forward, one example) and, for causal tasks, ``state_bytes``. If every mechanism supports
-    4,096 tokens with these options, ``mechanism_flops_4096`` and ``state_bytes_4096`` give the same at that length.
+    4,096 tokens with these options, ``mechanism_flops_4096`` and ``state_bytes_4096`` are the costs at that length.
     """
     geometry = geometry_of(spec, task)
     counted = _sum_of_layers(spec, geometry, "")
@@ -101,7 +103,7 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
 
 
 def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, int]:
-    """Return the sum of the FLOPs of all layers and, if every mechanism states it, of the bytes of state.
+    """Return the FLOPs of all layers together and, if every mechanism states them, the bytes of their states.
 
     Raises:
         UnsupportedError: a mechanism does not support the geometry.

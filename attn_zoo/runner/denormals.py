@@ -1,4 +1,4 @@
-"""Context in which the processor rounds denormal (extremely small) numbers to zero, because computing with them is slow."""
+"""Context in which the processor rounds denormal (extremely small) numbers to zero, with which it computes slowly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from attn_zoo.process_state import flushes_denormals
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Return a context in which this thread rounds denormal numbers to zero. Threads of PyTorch that start inside the context do
-    so as well.
-
-    Gradients that vanish become denormal, and a processor computes slowly with denormal numbers.
-    """
+    """Return a context in which this thread rounds denormal numbers to zero. Threads of PyTorch that start inside the context do so
+    as well."""
     before = flushes_denormals()
     torch.set_flush_denormal(True)
     try:

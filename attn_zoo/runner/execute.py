@@ -1,4 +1,4 @@
-"""Execution of one run, which takes a spec and returns a record. A run that fails has a record as well."""
+"""Execution of one run, which returns a record even if it fails."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), 
 
 
 _REASON = 10_000
-"""Greatest number of characters of a message that a record keeps as its reason."""
+"""Maximum number of characters of the reason in a record."""
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
     """Return the spec with every default and the device filled in, so that it states all settings on which the run depends.
 
     Defaults that depend on the sequence length are computed for the length of the task. ``implementation`` is not changed, because
-    ``auto`` is resolved when the run is built on its device. Some tasks generate their examples. If training ends at a criterion,
-    the seed of the run also becomes the seed of these examples (the task's option ``data_seed``).
+    ``auto`` is resolved when the run is built on its device. If training ends at a criterion and the task generates its examples,
+    the seed of the run is also the seed of the examples (the task's option ``data_seed``).
 
     Args:
         locations: task options with the locations of data, for a task whose length depends on its data.
@@ -121,13 +121,12 @@ def run(
 ) -> RunRecord:
     """Train a network, test it once and return the record of the run.
 
-    With a fixed budget, the weights with the best validation score are tested; with a criterion, the last weights. A run that
-    fails has a record with its ``status`` and ``reason``. No record is returned if an interrupt from outside, such as Ctrl-C, ends
-    the run, or if the checkpoint belongs to another network.
+    With a fixed budget, the weights with the best validation score are tested. If training ends at a criterion, the last weights
+    are tested. A run that fails has a record with its ``status`` and ``reason``. If an interrupt from outside, such as Ctrl-C, ends
+    the run, no record is returned.
 
     Args:
         spec: settings of the run, as ``resolve_spec`` returns them.
-        progress: observer whose methods are called at the start, after each step and at the end.
         locations: task options with the locations of data (``TaskCard.locations``).
         checkpoint: checkpoint from which the run continues, and to which it saves.
         kept: object that writes the weights of the network to a file after each of its chosen steps.
@@ -156,12 +155,7 @@ def run(
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:
-    """Return the record of a run that did not finish, because its process ended early each time that the run was tried.
-
-    Args:
-        status: status of the run.
-        reason: how the processes ended.
-    """
+    """Return the record of a run whose process ended early each time that the run was tried."""
     record = _Found(settings=unusual()).record(spec, status, reason, task_card(spec.task))
     return replace(record, environment={**record.environment, DIED: True})
 
@@ -278,7 +272,7 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
     For a hybrid: one name for all of its mechanisms, or one name for each, joined by ``+``.
 
     Raises:
-        UnsupportedError: the attention lacks a capability that the task needs.
+        UnsupportedError: the mechanism lacks a capability that the task needs.
     """
     geometry, dtype = geometry_of(spec, task), _PRECISIONS[spec.precision][1]
 

@@ -11,13 +11,9 @@ from attn_zoo.runner.metrics import measure_named
 
 
 def attention_facts(row: RowName) -> dict[str, Any]:
-    """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper). For a hybrid (layers
-    with different mechanisms), they are combined from the cards of all its mechanisms.
+    """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper).
 
-    A hybrid is a control if all its mechanisms are controls.
-
-    Args:
-        row: name of the mechanism or hybrid, with options and implementation.
+    A hybrid (layers with different mechanisms) combines the facts of all its mechanisms. It is a control if all of them are.
     """
     if not row.is_hybrid:
         return _card_facts(card(row.attention))
@@ -52,10 +48,8 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, c
     """Return the facts on the card of a task and, if the task was built, the facts of its spec and data.
 
     Args:
-        entry: card of the task.
         spec: spec of the built task; None if it was not built.
-        data_title: title of the data set; None if it is not known.
-        criterion: words that say on which examples the criterion is computed; None for a fixed budget.
+        criterion: text that names the examples on which the criterion is computed; None for a fixed budget.
     """
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}

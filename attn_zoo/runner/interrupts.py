@@ -11,8 +11,8 @@ from typing import Any
 from attn_zoo.outside import Interrupted, Terminated, is_plain
 
 PATIENCE = 2.0
-"""Seconds within which two signals count as one, because a launcher forwards a signal that the terminal also sends to each process.
-"""
+"""Seconds within which two signals count as one. With a launcher, a process can get each signal twice: from the launcher and from
+the terminal."""
 
 _HELD: list[Interrupts] = []
 
@@ -32,11 +32,12 @@ class StoppedError(BaseException):
 
 
 class Interrupts:
-    """Context in which the first SIGINT or SIGTERM is only noted. The run calls ``asked`` to learn of the signal, and then ends.
+    """Context in which the first SIGINT or SIGTERM does not end the process. The run calls ``asked`` to learn of the signal, and
+    then ends.
 
     Another signal more than ``PATIENCE`` seconds later takes effect at once. Python handles signals in its main thread only, so a
-    context in another thread delays nothing. If somebody else has set a handler for a signal, that handler stays. For example, the
-    handler of submitit puts a job back into the queue.
+    context in another thread has no effect. If a signal already has a special handler, such as that of submitit, this handler
+    stays.
     """
 
     def __init__(self) -> None:

@@ -54,12 +54,7 @@ class Meter:
     def update(
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
-        """Add the counts of more answers.
-
-        Args:
-            scores: outputs of the network, one row per answer.
-            labels: label of each answer.
-        """
+        """Add the counts of more answers."""
         counts = [float(count) for count in self._count(scores, labels)]
         self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
@@ -175,7 +170,7 @@ def measure_named(name: str) -> Measure:
     """Return the metric called ``name``.
 
     Raises:
-        UnknownNameError: no metric has this name; the message lists those that exist.
+        UnknownNameError: no metric has this name.
     """
     if name not in MEASURES:
         raise UnknownNameError("metric", name, MEASURES)
@@ -186,7 +181,7 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
     """Return the metric called ``name``, after checking that it fits the task's kind of problem.
 
     Raises:
-        UnknownNameError: no metric has this name; the message lists those that exist.
+        UnknownNameError: no metric has this name.
         ValueError: the metric is for another kind of problem.
     """
     measure, fit = measure_named(name), METRICS[spec.problem]
@@ -198,8 +193,8 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Return the outputs of a network for a batch, and their labels. If a task labels whole examples, there is one output for each
-    example; if it labels positions, one for each scored position."""
+    """Return the outputs of a network for a batch, and their labels. There is one output for each example or, if the task labels
+    positions, for each scored position."""
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -213,7 +208,7 @@ def evaluate(
     """Return the metric of a network over all examples.
 
     Args:
-        limit: number of first examples to which the evaluation is limited; None for all.
+        limit: number of examples to use, beginning with the first; None for all.
 
     Raises:
         StoppedError: a delayed signal stops the run.
@@ -234,8 +229,8 @@ def evaluate_parts(
     """Return the metric of a network over each part of the examples. Each example is read once, even if several parts contain it.
 
     Args:
-        parts: mask of each part, by name. A mask selects examples or positions. All masks have the same number n of examples, and
-            only the first n examples are read.
+        parts: mask of each part, by name. A mask selects some of the first n examples, or some of their positions. All masks have
+            the same n, and further examples are not read.
 
     Raises:
         StoppedError: a delayed signal stops the run.
@@ -268,8 +263,8 @@ def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, me
     """Return the chance level: the test score of always giving the constant answer that fits the training labels best.
 
     For ``classification``, the constant answer gives each class its frequency among the training labels as probability. For
-    ``multi_label``, it is the set of most frequent classes with the best training score. For ``regression``, it is the mean
-    training label.
+    ``multi_label``, it is the set of the k most frequent classes, for the k with the best score on the training labels. For
+    ``regression``, it is the mean training label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
     if spec.problem == "regression":

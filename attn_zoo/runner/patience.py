@@ -12,7 +12,7 @@ from typing import IO
 from attn_zoo import deaths
 
 PREPARATION = 600.0
-"""Least time limit in seconds until the first call of a network. Before this call, the run reads data and builds the network."""
+"""Minimum of the time limit in seconds until the first call of a network, because a run first reads data and builds the network."""
 
 _watched: list[tuple[float, IO[str]]] = []
 
@@ -21,12 +21,11 @@ _watched: list[tuple[float, IO[str]]] = []
 def watched(limit: float, path: Path) -> Iterator[None]:
     """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds.
 
-    A thread that does not need the Python interpreter first writes into the file ``path`` where the process hangs, and then ends
-    the process.
+    Before the process ends, the place at which it hangs is written into the file ``path``. This works even if the Python
+    interpreter is blocked.
 
     Args:
         limit: time limit in seconds; 0 for none.
-        path: file for the place at which the process hangs.
     """
     if not limit:
         yield
@@ -42,8 +41,7 @@ def watched(limit: float, path: Path) -> Iterator[None]:
 
 
 def beat() -> None:
-    """Restart the time limit of ``watched``, because the process does not hang. Training and evaluation call this function between
-    batches."""
+    """Restart the time limit of ``watched``. Training and evaluation call this function between batches."""
     if _watched:
         _wait(*_watched[-1])
 

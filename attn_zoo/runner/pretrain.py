@@ -1,4 +1,4 @@
-"""Self-pretraining: before it is trained on a task, an encoder learns to predict masked tokens of the task's training inputs.
+"""Self-pretraining: before an encoder is trained on a task, it learns to predict masked tokens of the task's training inputs.
 
 Source: Amos, Berant, Gupta 2023 (Never Train from Scratch), arXiv:2310.02980, their masked objective for bidirectional models.
 Tokens are masked as in Devlin et al. 2018 (BERT), arXiv:1810.04805, Section 3.1.
@@ -21,10 +21,10 @@ from attn_zoo.runner.state import Trained
 from attn_zoo.runner.train import Progress, batches, next_step, require_time, resumable, start_training
 
 PER_CENT = 15
-"""Percentage of a sequence's tokens that must be predicted. It is rounded down to whole tokens, but is at least one token."""
+"""Percentage of a sequence's tokens that must be predicted. The number of tokens is rounded down, but is at least one."""
 HIDDEN, ALTERED = 0.8, 0.9
-"""Shares of the tokens that must be predicted: ``HIDDEN`` is replaced by the mask token, and ``ALTERED - HIDDEN`` by random tokens.
-The rest is not changed."""
+"""``HIDDEN`` is the share of the tokens to predict that is replaced by the mask token. ``ALTERED - HIDDEN`` is the share that is
+replaced by random tokens. The other tokens to predict are not changed."""
 MASK = 0
 """Id of the mask token. It is the id of padding, which no real token has."""
 
@@ -41,7 +41,7 @@ def pretrain(
     checkpoint: Checkpoint | None = None,
 ) -> None:
     """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. ``reader`` shares its encoder with the network
-    that is trained on the task afterwards. That network therefore starts from pretrained weights.
+    that is trained on the task afterwards, which then starts from pretrained weights.
 
     If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The other arguments
     and the errors are those of ``train``.
@@ -69,7 +69,6 @@ def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:
 
     Args:
         vocabulary: number of ids from which random tokens are drawn.
-        chance: generator of all random draws.
     """
     ids = batch.inputs.flatten(0, -2)
     real = torch.ones_like(ids, dtype=torch.bool) if batch.valid is None else batch.valid.flatten(0, -2)

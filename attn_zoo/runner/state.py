@@ -34,20 +34,15 @@ class Trained:
     pretrain_seconds: float = 0.0
     """Time of the pretraining steps."""
     spent: float = 0.0
-    """Elapsed share of the time budget after the last step; 0 without a time budget."""
+    """Share of ``budget.seconds`` or ``budget.max_seconds`` that has elapsed after the last step; 0 if neither is set."""
     peak_bytes: int = 0
     """Peak memory of a training step in bytes; 0 if it is not measured."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Earlier parts of a resumed run. Each has the facts of its environment and the ``step`` of its last checkpoint. In addition,
-    it has ``pretraining: True`` if this is a step of pretraining."""
+    """Earlier parts of a resumed run. Each has the facts of its environment, the ``step`` of its last checkpoint and, if this is a
+    step of pretraining, ``pretraining: True``."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
-        """Add the time of one step.
-
-        Args:
-            seconds: time of the step.
-            pretraining: True for a step of pretraining, whose time is counted separately.
-        """
+        """Add the time of one step. Steps of pretraining are counted separately."""
         if pretraining:
             self.pretrain_seconds += seconds
             return
@@ -56,7 +51,7 @@ class Trained:
 
 
 class BatchSource(Iterator[Batch]):
-    """Endless source of batches, whose examples are shuffled again every epoch and augmented.
+    """Endless iterator over batches of augmented examples, in a new random order every epoch.
 
     Batches depend on the seed alone, so every mechanism is trained on the same batches.
     """
@@ -82,13 +77,13 @@ class BatchSource(Iterator[Batch]):
     def state(self) -> tuple[dict[str, Tensor], int]:
         """Return the states of two random generators, by name, and the position in the epoch.
 
-        ``epoch`` is the state that the generator of the order had before it shuffled this epoch, so that the same order can be
-        drawn again. ``chance`` is the present state of the generator of augmentations.
+        The generator ``epoch`` shuffles the examples. Its state is from before this epoch, so the same order can be drawn again.
+        The generator ``chance`` augments the examples. Its state is the present one.
         """
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Restore a state that ``state`` returned. At position 0, the next batch shuffles the examples again."""
+        """Restore a state that ``state`` returned. At position 0, the examples are shuffled before the next batch."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0

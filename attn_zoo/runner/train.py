@@ -31,11 +31,7 @@ class Progress(Protocol):
     """Observer of a training loop, such as a progress bar."""
 
     def start(self, label: str, steps: int) -> None:
-        """Note that a run of ``steps`` steps begins.
-
-        Args:
-            label: name of the run.
-        """
+        """Note that a run of ``steps`` steps begins. The text ``label`` names the run."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
         """Note that ``step`` steps are done. During pretraining, ``step`` is minus the number of pretraining steps that are left.
@@ -63,10 +59,7 @@ class TimedOutError(TimeoutError):
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
-    """Return an endless source of batches, whose examples are shuffled again every epoch and augmented.
-
-    Batches depend on the seed alone, so every mechanism is trained on the same batches.
-    """
+    """Return a ``BatchSource`` of these examples, by default without augmentation."""
     return BatchSource(examples, batch_size, seed, augment)
 
 
@@ -118,10 +111,8 @@ def start_training(
     """Return a training of the model at step 0, with the optimiser and the learning-rate schedule of ``budget``.
 
     Args:
-        source: source of batches.
         steps: number of steps that the schedule spans.
         state: object to which the results are added.
-        pretraining: True for self-pretraining.
     """
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
@@ -139,9 +130,8 @@ def start_training(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Return a context that continues a training from its checkpoint. After Ctrl-C or SIGTERM in the context, a new checkpoint is
-    saved and the run ends. Without a checkpoint, the context has no such effects.
-    """
+    """Return a context that first sets a training to the state of its checkpoint. After Ctrl-C or SIGTERM in the context, a new
+    checkpoint is saved and the run ends. If ``checkpoint`` is None, the context does neither."""
     if checkpoint is not None:
         checkpoint.resume(training)
     training.model.train()

@@ -12,7 +12,7 @@ from attn_zoo.records import RunSpec, file_stem
 
 
 class KeptWeights:
-    """Files with the weights of one run: one for each chosen step.
+    """Writer of the weights of one run to files, one for each chosen step.
 
     Args:
         folder: folder of the files, which is created if missing.

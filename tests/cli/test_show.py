@@ -73,7 +73,7 @@ def test_all_shows_everything_that_is_recorded(folder, capsys):
         "70 k  counted",
         "5 k (5 k to 5 k)  measured",
         "not measured: step seconds median",
-        "not run, as records hold no checks",
+        "not run, because records hold no checks",
         "attn-zoo check linformer",
         "no published score of this attention on this task is known",
     ):

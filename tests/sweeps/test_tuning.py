@@ -140,7 +140,7 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
         (["attention=linformer", "attention.projected_length=choice(4,17)"], "must be less than the 17 keys"),
         (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "must be less than the 17 keys"),
         (["attention=linformer", "attention.projected_length=range(4,17)"], "must be less than the 17 keys"),
-        (["budget.learning_rate=0.001"], "budget.learning_rate=0.001 leaves none. Leave it out, or"),
+        (["budget.learning_rate=0.001"], "budget.learning_rate=0.001. Leave one out, or give a range"),
         (["tuning.trials=0"], "an integer >= 1"),
         (["tuning.sampler=random"], "tuning.sampler must be 'grid' or 'tpe' or 'bracket'"),
         (["tuning.sampler=grid"], "has infinitely many values"),

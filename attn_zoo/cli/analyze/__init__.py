@@ -11,7 +11,7 @@ from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands of ``attn-zoo analyze`` to the parser."""
+    """Add the subcommands of ``attn-zoo analyze``."""
     parser.description = "Analyze the attention of models, and how closely mechanisms approximate softmax attention."
     analyses = parser.add_subparsers(required=True, metavar="ANALYSIS")
     for part in (spectrum, projections, error, matrix):

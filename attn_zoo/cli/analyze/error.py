@@ -55,8 +55,8 @@ def _error(parsed: argparse.Namespace) -> int:
 def measure_error(
     reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
-    """Return the errors with which the mechanisms ``compared`` approximate softmax attention, as a dictionary for JSON. The entry
-    ``refused`` lists the mechanisms that do not support these inputs, with the reasons.
+    """Return how far the outputs of the mechanisms ``compared`` are from those of softmax attention, as a dictionary for JSON. Its
+    entry ``refused`` lists the mechanisms that do not support these inputs, with the reasons.
 
     Raises:
         ValueError: no mechanism supports these inputs.
@@ -124,8 +124,8 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """Return the result of ``measure_error`` as text: a table that begins with the smallest error and has a legend, or CSV or
-    JSON."""
+    """Return the result of ``measure_error`` as JSON, as CSV, or as a table with a legend. CSV and the table begin with the
+    smallest error."""
     if format == "json":
         return as_json(found)
     rows = sorted(found["rows"], key=lambda row: row["error"])

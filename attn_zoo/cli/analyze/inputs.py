@@ -24,7 +24,7 @@ _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale"
 
 
 def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Add the options that select the texts or images which a model gets. ``sentences`` is the default number of sequences."""
+    """Add the options that select the texts or images for a model. ``sentences`` is the default number of sequences."""
     parser.add_argument("--text", type=Path, help="file or folder of text: .txt, .md, .rst or .jsonl, also packed as .xz or .gz")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument(
@@ -60,7 +60,7 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def load(request: Request) -> Subject:
-    """Load a model and its inputs, and show progress, because importing the library of the model may take seconds."""
+    """Load a model and its inputs. Progress is shown, because this may take seconds."""
     with Work(f"loading {request.model}"):
         return load_subject(request)
 
@@ -69,7 +69,7 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
     """Return the queries, keys and values of each layer for all sequences, and a description of them as plain data.
 
     Raises:
-        ValueError, OSError, UnknownNameError: an option does not apply to these inputs, or they cannot be loaded.
+        ValueError, OSError, UnknownNameError: an option does not apply to these inputs, or the inputs cannot be loaded.
     """
     if parsed.inputs == "random":
         return _random(parsed)

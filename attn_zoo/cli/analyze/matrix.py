@@ -1,4 +1,4 @@
-"""``attn-zoo analyze matrix``: the effective attention matrix of a mechanism (A in output = A V) and softmax's on equal inputs."""
+"""``attn-zoo analyze matrix``: compare the effective attention matrix of a mechanism (A in output = A V) with softmax's matrix."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """Return three results for a mechanism and one head: properties of the effective attention matrix A (the matrix with output = A
-    V for values V) as a dictionary for JSON, the matrix A, and softmax's attention matrix on the same inputs."""
+    """Return three results for one head: properties of the effective attention matrix A of a mechanism as a dictionary for JSON, A
+    itself, and softmax's attention matrix on the same inputs. For values V, the output of the mechanism is A V."""
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:

@@ -1,5 +1,4 @@
-"""``attn-zoo analyze projections``: error of projected attention (Linformer) at several projected lengths, on models or on stages
-of one training."""
+"""``attn-zoo analyze projections``: error of Linformer's attention to projected keys and values, at several projected lengths."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from attn_zoo.records import describe_environment
 
 _COLUMNS = ("model", "weights", "kind", "k", "error", "over_heads")
 _FRACTIONS = (32, 16, 8, 4, 2)
-"""Default quotients of length over projected length."""
+"""Default values of the length divided by the projected length."""
 _BEST = 2 / 3
-"""Error ε at which k = 5 log n / (ε² - ε³) is least."""
+"""Error ε for which Theorem 1 of Linformer needs the smallest projected length, k = 5 log n / (ε² - ε³)."""
 
 
 def add_to(analyses: Any) -> None:
@@ -65,7 +64,7 @@ def _projections(parsed: argparse.Namespace) -> int:
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
-    """Return the errors that were measured for one model, with a description of the model and its inputs, as a dictionary for
+    """Return the errors that were measured for one model, and a description of the model and its inputs, as a dictionary for
     JSON."""
     by_head = {kind: errors.errors[kind].mean(dim=(1, 3)).flatten(1) for kind in Kind}
     return {
@@ -85,7 +84,8 @@ def described(subject: Subject, errors: ProjectionErrors, length: int, sequences
 
 
 def projections_table(found: Mapping[str, Any], format: str) -> str:
-    """Return one table per model as text. A table has one row per kind of projection and one column per projected length."""
+    """Return the errors as JSON, as CSV, or as one table per model. A table has one row per kind of projection and one column per
+    projected length."""
     if format == "json":
         return as_json(found)
     if format == "csv":

@@ -22,8 +22,6 @@ def add_results(
 
     Args:
         files: description of the files that the command writes, for the help text.
-        formats: values of ``--format``.
-        handler: function that runs the command and returns its exit status.
     """
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"folder for {files}")
     parser.add_argument("--format", default="terminal", choices=("terminal", *formats))
@@ -46,18 +44,17 @@ def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, no
     """Return a table as text, with a list of notes below it.
 
     Args:
-        left: number of last columns that are aligned on the left, as the first column is.
+        left: number of last columns that are aligned on the left. The first column always is.
     """
     words = (0, *range(len(head) - left, len(head)))
     return table(head, rows, format, left=words) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def deliver(parsed: argparse.Namespace, text: str, texts: Mapping[str, str], draw: Callable[[Path], Sequence[Path]]) -> int:
-    """Print a result and return the exit status 0. With the option ``--output``, also write files into that folder and print their
-    names.
+    """Print a result and return the exit status 0. If the option ``--output`` names a folder, also write files into this folder and
+    print their names.
 
     Args:
-        text: result to print.
         texts: texts to write into the folder, by file name.
         draw: function that draws pictures into the folder and returns their paths.
     """

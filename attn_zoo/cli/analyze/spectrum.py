@@ -1,5 +1,4 @@
-"""``attn-zoo analyze spectrum``: singular values of a model's attention matrices, as a table, as CSV and as the figure of the
-paper."""
+"""``attn-zoo analyze spectrum``: singular values of a model's attention matrices, as a table, as CSV and as a figure."""
 
 from __future__ import annotations
 
@@ -64,12 +63,11 @@ def _spectrum(parsed: argparse.Namespace) -> int:
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
-    """Return the cumulative singular values of every head's attention matrices in a model, averaged over all sequences.
+    """Return the cumulative singular values of the attention matrices of every head in a model, averaged over all sequences.
 
     Args:
-        subject: the model with its inputs.
-        index: number of largest singular values that ``summary`` will add up. If there are fewer singular values, an error is
-            raised after the first batch. None means no check.
+        index: how many of the largest singular values ``summary`` will add up. If a matrix has fewer, an error is raised after the
+            first batch. None skips this check.
     """
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
@@ -80,11 +78,12 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """Return the cumulative singular values of attention matrices as a dictionary for JSON, together with a description of the
-    model and its inputs.
+    """Return a summary of the cumulative singular values, and a description of the model and its inputs, as a dictionary for JSON.
 
-    For each layer, it has the minimum, mean and maximum over heads of two numbers. One is the sum of the ``index`` largest singular
-    values as a share of the sum of all. The other is how many singular values make up 90 % of the sum of all.
+    For each layer, the summary has the minimum, mean and maximum over heads of two numbers:
+
+    - the sum of the ``index`` largest singular values, divided by the sum of all;
+    - how many of the largest singular values make up 90 % of the sum of all.
     """
     return {
         "model": subject.name,
