@@ -31,7 +31,7 @@ class Trial(NamedTuple):
 
     rate: float
     steps: int
-    """Number of training steps: one of the numbers that ``rungs`` returns."""
+    """Maximum number of training steps: one of the numbers that ``rungs`` returns."""
     second: bool = False
     """True if the trial has the second seed."""
 

@@ -1,4 +1,5 @@
-"""Entry point of ``attn-zoo``. It imports as little as possible, so an interrupt or a lack of memory always ends with one line."""
+"""Entry point of ``attn-zoo``. It imports as little as possible, so an interrupt or a lack of memory always ends with a one-line
+message."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ class Parser(argparse.ArgumentParser):
     """``ArgumentParser`` whose error messages have one line, also for subcommands."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all arguments. An unknown option or an extra word is reported as an error of the subcommand that it was given
-        to."""
+        """Parse all arguments. An unknown option or extra word is reported as an error of the subcommand to which it was given."""
         given = sys.argv[1:] if args is None else args
         parsed, rest = super().parse_known_args([part for word in given for part in self._as_option(word)], namespace)
         if rest:

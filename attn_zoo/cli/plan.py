@@ -1,5 +1,4 @@
-"""Plan of a command: its runs, and everything that a process needs to execute them. A plan is plain data, so that it can be sent to
-workers."""
+"""Plan of a command: its runs, and everything that a process needs to execute them, as plain data that can be sent to workers."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class Study:
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Return the hyperparameter search that a command asks for.
 
-    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values there is
-    searched over these values, and a key with one value is not searched.
+    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values is
+    searched over them, and a key with one value is not searched.
 
     Args:
         base: specification of a run with all values that are not searched.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 FEW, USUAL, MANY = 3, 5, 10
 LEAVES = 0.02
-"""Gain over the best control, from 0 to 1, above which a mechanism with three seeds gets five."""
+"""Gain over the best control (scores are from 0 to 1) above which a mechanism with three seeds gets five."""
 APART = 0.20
-"""Difference of the highest and lowest score, from 0 to 1, above which a mechanism with five seeds gets ten."""
+"""Difference between the highest and the lowest score (from 0 to 1) above which a mechanism with five seeds gets ten."""
 
 
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:

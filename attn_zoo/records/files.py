@@ -22,7 +22,7 @@ from attn_zoo.records.record import RunRecord, whole_record
 from attn_zoo.records.spec import writable
 
 MOST_BYTES = 2**26
-"""Maximum size of a file that is read; the record of a long run takes some hundred kilobytes."""
+"""Maximum size of a file that is read."""
 HALF = ".half"
 """Suffix of incomplete files."""
 SUFFIX = ".jsonl.xz"

@@ -141,8 +141,8 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
     - ``curve`` is a list of points (``step``, ``train_seconds``, ``train_loss``, ``valid``).
     - ``parts`` is a list of scores on parts of the test split.
     - ``steps_to_90``, ``seconds_to_90`` and ``flops_to_90`` say when the validation score first reached 90 % of the highest
-      possible score. They are null if it never did, or if training did not end at a criterion. The same columns exist for 50 and 99
-      %.
+      possible score. They are null if it never did, or if training did not end at a criterion. Columns for 50 and 99 % exist as
+      well.
     - Times are in seconds, and memory is in bytes.
     - Further counts and measurements of the records, if any, are the last columns.
 

@@ -25,7 +25,7 @@ FIXED = "2.0"
 
 2.0: ``implementation=auto`` is the default, and times are compared among the implementations that ``auto`` chooses on one device.
 The token encoder initialises the embeddings of positions a tenth as large as those of tokens.
-1.0: it initialised both kinds of embeddings equally large. The default was ``implementation=eager``, which then included
+1.0: the token encoder initialised both embeddings equally large. The default was ``implementation=eager``, which then included
 computation in tiles on the CPU.
 """
 PROTOCOLS = (FIXED, PROTOCOL)

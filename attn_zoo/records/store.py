@@ -24,7 +24,7 @@ from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
 
 ROOM = 2**18
-"""Bytes that must be free in the folder before a run starts; a record takes some kilobytes."""
+"""Bytes that must be free in the folder before a run starts."""
 
 TRY = ".try-"
 """Prefix of files that test write access."""
@@ -251,7 +251,8 @@ class Store:
     def is_over(self, checkpoint: Path) -> bool:
         """Return True if the run of a checkpoint has a newer final record and no process is doing the run.
 
-        If a checkpoint is newer, the run was started again, for example by another search, so the checkpoint is still needed.
+        A checkpoint that is newer than all final records of its run is still needed: the run was started again, for example by
+        another search.
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now

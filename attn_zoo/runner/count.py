@@ -1,4 +1,4 @@
-"""Counted costs of a run's network. They are counted on a copy on the meta device, where tensors have shapes but no values."""
+"""Counted costs of a run's network, computed on a copy on the meta device, where tensors have shapes but no values."""
 
 from __future__ import annotations
 

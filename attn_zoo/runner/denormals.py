@@ -1,4 +1,4 @@
-"""Context in which the processor rounds denormal (extremely small) numbers to zero, with which it computes slowly."""
+"""Context in which the processor rounds denormal (extremely small) numbers to zero, because it computes slowly with them."""
 
 from __future__ import annotations
 

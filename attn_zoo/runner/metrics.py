@@ -226,7 +226,7 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """Return the metric of a network over each part of the examples. Each example is read once, even if several parts contain it.
+    """Return the metric of a network over each part of the examples. Each example is read only once.
 
     Args:
         parts: mask of each part, by name. A mask selects some of the first n examples, or some of their positions. All masks have
