@@ -73,7 +73,7 @@ def _count(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]
         try:
             forward, backward = _flops(twin, _batch(task, 1))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
-            return {"flops_per_example": count_flops(twin, _batch(task, 1))}
+            return {"flops_per_example": count_flops(twin, _batch(task, 1)), **count_mechanisms(spec, task)}
     counted = {"flops_per_example": forward, "training_flops_per_example": forward + backward}
     counted |= count_mechanisms(spec, task)
     if spec.budget.pretrain_steps:

@@ -95,6 +95,17 @@ def test_runs_that_differ_in_seed_or_learning_rate_are_counted_once(monkeypatch)
     assert len(made) == len(others) + 4
 
 
+def test_a_backward_pass_that_cannot_be_counted_costs_no_other_count(monkeypatch):
+    def refused(*_: object) -> tuple[int, int]:
+        raise NotImplementedError
+
+    monkeypatch.setattr("attn_zoo.runner.count._flops", refused)
+    known, digits = spec("softmax", model=ModelSpec(dim=20, depth=1, heads=2)), build_task("digits").spec
+    counted = count_per_example(known, digits, "eager")
+    assert counted.items() >= count_mechanisms(known, digits).items() and counted["flops_per_example"] > counted["mechanism_flops"]
+    assert "training_flops_per_example" not in counted
+
+
 def test_record_carries_counts_and_warnings():
     record = run(spec("performer", options={"features": 64}), Quiet())
     assert record.status == "done", record.reason
