@@ -70,8 +70,13 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
 def test_runs_that_differ_in_seed_or_learning_rate_are_counted_once(monkeypatch):
     known = spec("softmax", implementation="eager", model=ModelSpec(dim=24, depth=1, heads=2))
     digits = build_task("digits").spec
-    made = []
-    monkeypatch.setattr("attn_zoo.runner.count._count", lambda *given: made.append(given) or {"flops_per_example": len(made)})
+    made: list[object] = []
+
+    def counted(*given: object) -> dict[str, int]:
+        made.append(given)
+        return {"flops_per_example": len(made)}
+
+    monkeypatch.setattr("attn_zoo.runner.count._count", counted)
     first = count_per_example(known, digits, "eager")
     alike = [replace(known, seed=2), replace(known, budget=replace(known.budget, learning_rate=0.1, steps=9, evaluate_every=3))]
     assert [count_per_example(other, digits, "eager") for other in alike] == [first, first] and len(made) == 1
