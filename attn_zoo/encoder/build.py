@@ -98,8 +98,8 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """Return the network that ``build_model`` builds with this seed. All weights that it shares with a softmax network are copied
-    from a softmax network with the same seed.
+    """Return the network that ``build_model`` builds with this seed. Weights with the same name and shape as in a softmax
+    network are copied from a softmax network with this seed.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)

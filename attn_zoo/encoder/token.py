@@ -192,8 +192,8 @@ class TokenClassifier(nn.Module):
 class PairClassifier(nn.Module):
     """Network that classifies pairs of token sequences. One encoder encodes both sequences separately.
 
-    The head has one hidden layer. It reads the class tokens u and v of both sequences as (u, v, u · v, u − v). This is the "NLI"
-    interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
+    The head has one hidden layer. It reads the class tokens u and v of both sequences as (u, v, u ∘ v, u − v), where ∘ is the
+    elementwise product. This is the "NLI" interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:

@@ -65,10 +65,12 @@ class MultiHeadAttention(Projections):
             arXiv:2505.06708.
         key_value_heads: number of heads of keys and values. Each of them serves the same number of consecutive heads of queries:
             grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245). 1 gives multi-query attention (Shazeer 2019,
-            arXiv:1911.02150). 0 means as many as ``heads``. Streams that start as keys or values are shared, too.
+            arXiv:1911.02150). 0 means as many as ``heads``. Streams initialised as copies of keys or values have as many heads as
+            keys.
         latent_dim: width of a latent vector RMSNorm(x W) of every token x. Keys, values and their streams are projected from it:
-            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache holds the latent
-            in place of keys and values. A latent does not change recurrent states that hold sums, or compressed keys and values.
+            multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2). 0 means none. A cache of keys and
+            values holds the latent instead. Recurrent states that hold sums, and caches of compressed keys and values, hold no
+            latents.
             Differs: there is no rotary key beside the latent, because the layer has no rotary positions. Queries are projected from
             the tokens, not from a latent.
         **options: options of the mechanism, which are the fields of ``card(attention).options``.
@@ -315,7 +317,7 @@ class MultiHeadAttention(Projections):
         return self._finish(mixed, tokens), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys and, in self-attention, also the number of queries in place. See ``Attention.resize_length``.
+        """Set the number of keys to ``length``, in place. If the numbers of queries and keys were equal, set both.
 
         Weights that are stored by position become new parameters, so create the optimiser afterwards.
 
@@ -335,7 +337,7 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose again whether tokens are projected or compressed first, for the present length and maps along the length."""
+        """Choose whether tokens are projected or compressed first. Call this again after changing a map along the length."""
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:

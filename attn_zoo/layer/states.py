@@ -60,7 +60,7 @@ class LayerState:
 
 
 def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n dim"], reach: int) -> None:
-    """Raise an error if a state of a layer does not fit its next tokens.
+    """Raise an error if the state of a layer does not fit the next tokens.
 
     Args:
         name: name of the mechanism, for the message.

@@ -26,8 +26,8 @@ ALPHA = Bound(
 """Accepted values of α. Above 2, gradients would be unbounded. Close to 1, rounding errors would be amplified."""
 
 STEPS = 24
-"""Number of Newton steps for values of α without a closed form. Each step divides the product of Σ p - 1 and the slope of Σ p by
-four or more.
+"""Number of Newton steps for values of α without a closed form. With Σ p the sum of the weights, each step divides
+the product of Σ p - 1 and the slope of Σ p by four or more.
 """
 
 
@@ -63,7 +63,7 @@ def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
     """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is α - 1 times the largest
-    score. The gradient of τ follows from Σ p = 1.
+    score. The gradient of τ is derived from the sum of the weights, which is one.
     """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
@@ -84,8 +84,8 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Return the threshold τ of each row, and the slope of -Σ p at τ. The scores ``s`` must already be multiplied by α - 1, and
-    shifted to a maximum of zero.
+    """Return the threshold τ of each row, and how fast the sum of the weights falls at τ. The scores ``s`` must already be
+    multiplied by α - 1, and shifted to a maximum of zero.
 
     If α is 1.5 or 2, sorting gives the exact τ. For each k, the k highest scores give a candidate. Among the candidates that are
     below all of their k scores, τ is the one with the largest k. For other α, τ is found by Newton's method.

@@ -49,8 +49,7 @@ class Differential(Attention[NoOptions]):
 
     Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 − 0.6
         exp(−0.3 l). The output of each head is divided by its root mean square.
-    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial (c in the equation of the
-        module).
+    Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial.
     Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
         channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is twice as wide.
         The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that sees no valid key
@@ -79,9 +78,7 @@ class Differential(Attention[NoOptions]):
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by the equation of the module. Each softmax attention is applied to the values, and the results are
-        subtracted.
-        """
+        """Return the outputs: apply each of the two softmax attentions to the values, and subtract the results."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         reads = []
         for q, k in zip(query.tensor_split(2, dim=-1), key.tensor_split(2, dim=-1), strict=True):
@@ -92,9 +89,7 @@ class Differential(Attention[NoOptions]):
         return (1 - self.initial) * difference / (difference.square().mean(dim=-1, keepdim=True) + RMS_FLOOR).sqrt()
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by the equation of the module. The two matrices of weights are subtracted, and the difference is
-        applied to the values.
-        """
+        """Return the outputs: subtract the two matrices of weights, and apply the difference to the values."""
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         first, second = (
             softmax_over_valid(q @ (k * k.shape[-1] ** -0.5).mT, allowed)

@@ -67,7 +67,7 @@ class Forgetting(Attention[Options]):
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Return the outputs by the equation of Section 3. For each query and key, the log gates are added in a loop."""
+        """Return the outputs. For each query and key, the log gates are added in a loop."""
         logs = self._log_gates(gate, key_valid)
         n = query.shape[2]
         bias = torch.stack(

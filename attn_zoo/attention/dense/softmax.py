@@ -68,7 +68,7 @@ class Softmax(Attention[Options]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Eq. 1."""
+        """Return the outputs by Eq. 1 of Vaswani et al. 2017."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return softmax_over_valid(scores, allowed, self.sinks) @ value

@@ -22,13 +22,13 @@ class Options:
     """Options of the dense Synthesizer."""
 
     factor: int = bounded(0, at_least(0, "numbers"))
-    """a, the first factor of the factorised form, or 0 for the plain form. In the factorised form, a token gives a list of a
-    numbers and a list of ⌈n/a⌉ numbers; each score is the product of one number from each list.
+    """Length of the first list in the factorised form; 0 means the plain form. In the factorised form with n keys, each token
+    gives this list and a list of ⌈n/factor⌉ numbers. Each score is the product of one number from each list.
     """
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Return how many numbers are computed from each token: (keys,) in the plain form, and (a, ⌈keys/a⌉) in the factorised form."""
+    """Return how many numbers are computed from each token: (keys,) in the plain form, else (factor, ⌈keys/factor⌉)."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
@@ -61,8 +61,8 @@ class DenseSynthesizer(Synthesizer[Options]):
     Symbols: F(X) = W₂ ReLU(W₁ X) + b, where W₁ → the layer's query projection, W₂ → weights, b → biases; N → number of keys of the
         longest input.
     Differs: W₁ maps to head_dim and not to the width of the model, so heads cost as much as in softmax attention. In the factorised
-        form, a token has two lists of scores, one of a = ``factor`` numbers and one of ⌈N/a⌉ numbers. The score of key j is the
-        product of number j mod a of the first list and number ⌊j/a⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so
+        form, a token has one list of f = ``factor`` numbers and one of ⌈N/f⌉ numbers. The score of key j is the product of number
+        j mod f of the first list and number ⌊j/f⌋ of the second. W₂ starts from N(0, 2/d) and b from zero, so
         scores have a variance of about 1, like q·k / √d for q and k with unit variance. Inputs shorter than N use the first columns
         of W₂.
     Nature: Weights depend on the query's token and on positions, not on the keys, so no position can look for a token by content.

@@ -1,6 +1,4 @@
-"""Linear attention: sums over keys replace the n × n weights. These sums are over features of the keys, or are kept in a memory
-that every token updates.
-"""
+"""Linear attention: sums over keys, or a memory that every token updates, replace the n × n weights."""
 
 from attn_zoo.attention.linear import based as based
 from attn_zoo.attention.linear import cosformer as cosformer

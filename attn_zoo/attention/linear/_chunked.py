@@ -31,11 +31,9 @@ from attn_zoo.shapes import Keys
 CHUNK = 32
 """Number of updates in a chunk."""
 BLOCK = 8
-"""Number of rows of weights that are computed together if the decay has one number per channel. Exponents are taken relative to the
-middle of these rows.
-"""
+"""Number of rows of weights that are computed together, if the decay has one number per channel."""
 LOWEST = -160 / BLOCK
-"""Lowest log a, which corresponds to a = 2e-9. The product of the decays over half a block is then at least exp(-80), so float32
+"""Smallest logarithm of a decay: no decay is below 2e-9. The product of ``BLOCK`` / 2 decays is then at least exp(-80), so float32
 can hold this product and its inverse.
 """
 
@@ -51,17 +49,19 @@ class Updates(NamedTuple):
     key: Float[Tensor, "batch heads updates d"]
     value: Float[Tensor, "batch heads updates d"]
     log_decay: Float[Tensor, "batch heads updates 1"] | Float[Tensor, "batch heads updates d"]
-    """log a, from ``LOWEST`` to 0. It must be one number per head, not per channel, if a position makes several updates."""
+    """Logarithm of the decay, from ``LOWEST`` to 0. If a position makes several updates, the decay must be one number per head, not
+    per channel.
+    """
     strength: Float[Tensor, "batch heads updates 1"] | None = None
-    """β, or None in the decay family."""
+    """Strength β of the delta rule. None if values are added to the memory without correction."""
 
 
 class ChunkedMemory(NormalisedMemory[OptionsT]):
-    """Base class of mechanisms whose memory follows ``recurrence``. Subclasses implement ``updates``."""
+    """Base class of mechanisms whose memory the function ``recurrence`` updates. Subclasses implement ``updates``."""
 
     updates: Callable[..., Updates]
-    """Function that maps the inputs of ``attend`` to ``Updates``. At padded tokens, the key and log a must be zero, so that the
-    memory does not change.
+    """Function that maps the inputs of ``attend`` to ``Updates``. At padded tokens, the key and the logarithm of the decay must be
+    zero, so that the memory does not change.
     """
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
@@ -138,12 +138,12 @@ def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bo
     """Return the FLOPs of ``recurrence`` in the forward pass and in the backward pass, for one example. If bidirectional, both
     directions are counted.
 
-    The solution of the triangular system for T is not counted, but the matrix product in its backward pass is. Gradients of the
-    memory before the first chunk and of the memory after the last chunk are not counted.
+    The delta rule solves triangular systems of equations. These solutions are not counted, but the matrix products in their
+    backward pass are. Gradients of the memory before the first chunk and of the memory after the last chunk are not counted.
 
     Args:
         per_channel: if True, the decay a has one number per channel.
-        delta: if True, the recurrence is of the delta family, whose updates have strengths β.
+        delta: if True, the memory is updated by the delta rule.
         each: number of updates per position.
     """
     d, positions = geometry.head_dim, min(CHUNK // each, geometry.keys)

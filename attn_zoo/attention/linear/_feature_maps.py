@@ -12,8 +12,8 @@ from attn_zoo.contract import Geometry
 from attn_zoo.shapes import Keys
 
 FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
-"""Text by which tables describe ``feature_count``. Theorem 4 of Choromanski et al. requires m = Θ(d ln d) features. Multiples of 8
-run faster on CPUs.
+"""Formula of the default number of features, for tables. Theorem 4 of Choromanski et al. 2021 requires Θ(d ln d) features.
+Multiples of 8 run faster on CPUs.
 """
 
 
@@ -36,7 +36,7 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
     """Return log φ(x), where φ(q)·φ(k) ≈ exp(q·k / √d). Two factors of φ are left out, because they cancel when outputs are divided
-    by the sum of weights: 1/√m and, for queries, exp(−|x|²/2).
+    by the sum of weights: 1/√m for m features and, for queries, exp(−|x|²/2).
     """
     x = x * x.shape[-1] ** -0.25
     projected = x @ directions.to(x.dtype).T

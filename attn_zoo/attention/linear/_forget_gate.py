@@ -11,16 +11,17 @@ from attn_zoo.attention.linear._chunked import LOWEST
 from attn_zoo.shapes import KeyValid
 
 FASTEST = 16.0
-"""Largest initial A."""
+"""Largest initial A in the decay exp(−A softplus(x + b))."""
 STEPS = (0.001, 0.1)
-"""Smallest and largest initial softplus(b)."""
+"""Smallest and largest initial softplus(b), where b is added to the logits."""
 
 
 class ForgetGate(nn.Module):
-    """Module that computes log decays from logits. A is one parameter per head. b is one parameter per head or per channel.
+    """Module that computes log decays −A softplus(x + b) from logits x. A is one parameter per head. b is one parameter per head or
+    per channel.
 
     Public implementations draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads start at evenly
-    spaced quantiles of both distributions, and the head with the largest A has the smallest softplus(b). So the initialisation is
+    spaced quantiles of both distributions, and the head with the largest A has the smallest softplus(b). The initialisation is
     not random.
     """
 
@@ -39,6 +40,6 @@ class ForgetGate(nn.Module):
     def forward(
         self, logits: Float[Tensor, "batch heads n channels"], key_valid: KeyValid
     ) -> Float[Tensor, "batch heads n channels"]:
-        """Return log a, which is at least ``LOWEST``, and 0 at padded tokens."""
+        """Return the log decays, which are at least ``LOWEST``, and 0 at padded tokens."""
         logs = (-self.log_rate.exp()[:, None, None] * self.step(logits)).clamp(min=LOWEST)
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)

@@ -63,7 +63,7 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         return (f"a state of {d} rows is no smaller than the {n} keys that it summarises",) if d >= n else ()
 
     def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
-        """Read the sequence token by token, and return all outputs after ``finish``. For each token, ``update(S, *columns)``
+        """Return the outputs, computed token by token and then passed to ``finish``. For each token, ``update(S, *columns)``
         returns the new memory S and the output. ``update`` gets one column of shape (…, 1) from each tensor in ``streams``, the
         first of which holds the queries. If bidirectional, the sequence is also read backwards, and the outputs are added.
         """

@@ -63,12 +63,12 @@ class CosFormer(Linear):
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Raise an error if the base class does not support the lengths, or if there are more than M queries, for which weights
-        would be negative. M is the number of positions for which the mechanism is built.
+        """Raise an error if the lengths or the padding mask are unsupported.
 
         Raises:
-            UnsupportedError: there are more than M queries, or the base class does not support the lengths.
-            ValueError: see the base class.
+            UnsupportedError: the base class does not support the lengths or padding, or there are more queries than positions for
+                which the mechanism is built, so weights would be negative.
+            ValueError: the mask is not boolean of shape (batch, keys).
         """
         super().check_lengths(batch, queries, keys, key_valid)
         if queries > self.reach:
@@ -78,8 +78,8 @@ class CosFormer(Linear):
             )
 
     def resize_length(self, length: int) -> None:
-        """Change the number of keys to ``length``, in place. M, the number of positions for which the mechanism is built, changes,
-        too.
+        """Set the number of keys to ``length``, in place. This also sets M, the number of positions for which the mechanism is
+        built.
         """
         self.geometry = self.geometry_at(length)
 

@@ -21,8 +21,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 CHUNK = 32
 """Number of positions in a chunk. Weights are computed within a chunk only, and earlier chunks are read from the memory S."""
 LOWEST = -120 / CHUNK
-"""Smallest log α. Over half a chunk, the product of the gates is then at least exp(-60), so float32 can hold this product and its
-inverse.
+"""Smallest logarithm of a gate. The product of the gates of half a chunk is then at least exp(-60), so float32 can hold this
+product and its inverse.
 """
 
 
@@ -125,7 +125,7 @@ class GatedLinear(NormalisedMemory[Options]):
         """Return the outputs of consecutive positions, and the memory S after them. ``state`` is S before them.
 
         Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ) / √d.
-        To avoid overflow, half the sum of the whole chunk is subtracted from each b.
+        To avoid overflow, half of the chunk's last b is subtracted from each b.
         """
         query, key, value, gate, *valid = rows
         n, phi = query.shape[2], self.options.feature_map

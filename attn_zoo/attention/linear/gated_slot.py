@@ -23,8 +23,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 CHUNK = 32
 """Number of positions in a chunk. Weights are computed within a chunk only, and earlier chunks are read from the slots."""
 LOWEST = -120 / CHUNK
-"""Smallest log α. Over half a chunk, the product of the gates is then at least exp(-60), so float32 can hold this product and its
-inverse.
+"""Smallest logarithm of a gate. The product of the gates of half a chunk is then at least exp(-60), so float32 can hold this
+product and its inverse.
 """
 
 
@@ -103,9 +103,8 @@ class GatedSlot(NormalisedMemory[Options]):
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of consecutive positions, and the slots after them. ``state`` holds the slots before them.
 
-        Let bᵢ be the sum of log α up to position i of a chunk, where α and b are those of one slot. At position i, this slot holds
-        token j with the weight exp(bᵢ) (1 − αⱼ) exp(-bⱼ). To avoid overflow, half the sum of the whole chunk is subtracted from
-        each b.
+        For one slot, let bᵢ be the sum of log α up to position i of a chunk. At position i, this slot holds token j with the weight
+        exp(bᵢ) (1 − αⱼ) exp(-bⱼ). To avoid overflow, half of the chunk's last b is subtracted from each b.
         """
         n = rows[0].shape[2]
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)

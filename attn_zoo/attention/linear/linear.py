@@ -93,8 +93,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Linear(RecurrentAttention):
     """Attention with the weights φ(q)·φ(k), divided by their sum. The sums over keys are computed once for all queries.
 
-    Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (past keys only), Eq. 7 (elu + 1), Eq. 18 to 20 (``step``), Eq. 13 to
-        15 (gradients in ``tiled``).
+    Paper: Katharopoulos et al. 2020: Eq. 4 (``definition``), Eq. 5 (all keys), Eq. 9 (past keys only), Eq. 7 (elu + 1), Eq. 18 to
+        20 (``step``), Eq. 13 to 15 (gradients in ``tiled``).
     Symbols: S and Z → MemoryState.summed, whose last column is Z; φ → feature_map.
     Differs: if causal, weights are computed within chunks only, and earlier chunks are read from sums. The paper's feature map is
         elu + 1; the other feature maps are additions. Everything is computed in float32 or more, also under autocast, except the
@@ -121,21 +121,21 @@ class Linear(RecurrentAttention):
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4, divided by their sum over the keys."""
+        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ), divided by their sum over the keys."""
         weights = self.phi(query) @ self.phi(key).mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Return the bidirectional outputs by Eq. 5. The sums [S z] = φ(K)ᵀ [V 1] are computed once for all queries."""
+        """Return the bidirectional outputs. The sums [S z] = φ(K)ᵀ [V 1] are computed once for all queries."""
         if self.implementation == "tiled":
             return cpu.average_of_all(self._tiled(), query, key, value, key_valid)
         sums = self.phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
         return weighted_mean(self.phi(query) @ sums)
 
     def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the causal outputs by Eq. 9, and the new state. Tokens are read chunk by chunk, starting from the sums [S z] in
+        """Return the causal outputs, and the new state. Tokens are read chunk by chunk, starting from the sums [S z] in
         ``state``.
         """
         n, (chunk, _) = value.shape[2], filled(value.shape[2])
@@ -146,15 +146,15 @@ class Linear(RecurrentAttention):
         return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1], n)
 
     def read_tiled(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the outputs and the state of ``read``, computed in tiles."""
+        """Return the outputs and the state of ``read``, computed in blocks that fit the caches of a CPU."""
         sums = state.summed[..., :-1], state.summed[..., -1]
         out, summed, mass = cpu.average_of_past(self._tiled(), *sums, query, key, value, key_valid)
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the outputs by Eq. 9, and ``state`` unchanged. flash-linear-attention's kernel computes the weighted sums of
-        values and the sums of weights, starting from zeros. This method divides the first by the second, because the kernel would
-        add a constant to the divisor.
+        """Return the causal outputs, and ``state`` unchanged. flash-linear-attention's kernel computes the weighted sums of
+        values and the sums of weights, starting from zeros. This method does the division, because the kernel would add a constant
+        to the divisor.
         """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)

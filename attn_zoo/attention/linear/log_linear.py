@@ -1,5 +1,5 @@
 """Log-linear attention: yₜ = Σₗ λₜₗ S⁽ˡ⁾ₜᵀ Cₜ + D xₜ. The past is split into about log n parts, and each part l has its own memory
-S⁽ˡ⁾. C, D and x are those of the mechanism ``ssd``.
+S⁽ˡ⁾ and weight λₜₗ. C and x are the query and the value after SiLU. D is a learned factor per head.
 
 Parts near t are short, and parts far from t are long. Position j is in part l(t, j), the number of binary digits of t xor j. So
 part 0 is t itself, and part l has at most 2ˡ⁻¹ positions. Positions are counted from 0, without padded tokens.
@@ -24,8 +24,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Number of positions in a chunk, a power of two. Weights are computed within a chunk only. Parts of the past beyond the chunk
-consist of whole chunks.
+"""Number of positions in a chunk, a power of two. Weights are computed within a chunk only, and earlier chunks are read from
+memories.
 """
 ONE = 0.5413248546129181
 """Logit whose softplus is 1."""
@@ -73,7 +73,7 @@ class LogLinear(StateSpaceDuality):
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights Cₜ·Bⱼ Δⱼ exp(Σ log a) λₜₗ, where l is the part in which position j lies."""
+        """Return the outputs from the n × n weights. A weight has the factor λ of the part of the past in which the key lies."""
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
         valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid

@@ -93,9 +93,9 @@ class Performer(RedrawnAttention[Options]):
     Symbols: ω → directions; m → features; d → head_dim; M → CHUNK.
     Differs: no epsilon is added to the features. The published code adds an epsilon, which is larger than the features if inputs
         have unit variance. If bidirectional, two softmaxes give the weighted mean of values: over the keys for each feature, and
-        over the features for each query. They neither overflow nor underflow, at any scale of the inputs. If causal, exponents are
-        relative to maxima over past keys; these maxima cancel exactly. If the sum of the weights of a query underflows, its output
-        tends to zero. All heads share one draw of directions. Features are computed in float32 or more, also under autocast. The
+        over the features for each query. They neither overflow nor underflow, at any scale of the inputs. If causal, maxima
+        over past keys are subtracted from exponents, and cancel exactly. If a query's sum of weights underflows, its output tends
+        to zero. All heads share one draw of directions. Features are computed in float32 or more, also under autocast. The
         ReLU variant scales its inputs by head_dim^-1/4, like the softmax variant. It adds its constant after the division by √m, so
         the constant weighs √m times as much as in the published code. Features of padded keys are zero.
     """
@@ -114,7 +114,7 @@ class Performer(RedrawnAttention[Options]):
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4, divided by their sum over the keys."""
+        """Return the outputs from the n × n weights φ(qᵢ)·φ(kⱼ), divided by their sum over the keys."""
         weights = self._log_features(query, is_key=False).exp() @ self._log_features(key, is_key=True).exp().mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed

@@ -79,7 +79,7 @@ class Retention(ChunkedMemory[Options]):
     depth = 0.0  # l / (L − 1)
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set the decays for layer ``layer`` of ``stack``, counted from 0. Only the rates ``lightning`` depend on the layer."""
+        """Set the decays for the layer at index ``layer`` of ``stack``. Only the rates ``lightning`` depend on the layer."""
         self.depth = layer / max(1, len(stack) - 1)
 
     def log_decays(self, like: Tensor) -> Float[Tensor, " heads"]:

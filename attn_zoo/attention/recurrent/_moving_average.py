@@ -1,9 +1,9 @@
 """Damped exponential moving averages, computed exactly and in a time linear in the length.
 
-The state s of a channel holds h numbers. In one direction, sₜ = q sₜ₋₁ + w xₜ, and the average yₜ is the sum of r sₜ over these
-numbers. Within a chunk, the inputs are multiplied by a matrix: in the average at t, input j has the weight Σ r qᵗ⁻ʲ w. Positions
-before the chunk (in the other direction, after the chunk) enter through the state. If causal, later inputs change nothing, not even
-by rounding as they would with Fourier transforms.
+The state s of a channel holds h numbers. In one direction, each number is sₜ = q sₜ₋₁ + w xₜ, and the average yₜ is the sum of
+all h products r sₜ. Within a chunk, the inputs are multiplied by a matrix: in the average at t, input j has the weight Σ r qᵗ⁻ʲ w.
+Positions before the chunk (in the other direction, after the chunk) enter through the state. If causal, later inputs do not change
+an average, not even by rounding.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """Return for each position the average over this position and all earlier positions. If there is a second direction, add the
-    average over this position and all later positions.
+    """Return for each position the average over this position and all earlier positions. If ``keep`` has a second
+    direction, add the average over this position and all later positions.
 
     Args:
         keep: q, the factor that multiplies the state at each step, in [0, 1].
@@ -50,7 +50,9 @@ def moving_average(
 
 
 def moving_average_flops(geometry: Geometry, directions: int, h: int) -> int:
-    """Return the FLOPs of the forward pass of ``moving_average``. The backward pass takes twice as many."""
+    """Return the FLOPs of the forward pass of ``moving_average``, whose state has ``h`` numbers per channel. The backward pass
+    takes twice as many.
+    """
     chunk, slots = filled(geometry.keys)
     return 2 * geometry.inner_dim * slots * (chunk + (2 * directions * h if slots > chunk else 0))
 

@@ -24,7 +24,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LONGEST_WAVE = 10000.0
-"""Longest wavelength of the sines s in positions, divided by 2π, as in Vaswani et al. 2017."""
+"""Longest wavelength of the sines of distances, in positions and divided by 2π, as in Vaswani et al. 2017."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Options(DropoutOptions):
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
-    """Return the division into segments of a sequence with the length for which the mechanism is built."""
+    """Return how a sequence of ``geometry.keys`` positions is divided into segments."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
@@ -109,8 +109,7 @@ class TransformerXL(Attention[Options]):
     """Softmax attention from each segment to itself and to a memory: the keys and values of some positions before the segment.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
-    Symbols: L → segment; M → memory (s and m in the growth formula of the card); u → content_bias; v → position_bias; W_kR →
-        position_projection.
+    Symbols: L → segment; M → memory (s and m on the card); u → content_bias; v → position_bias; W_kR → position_projection.
     Differs: one call reads all segments, and gradients reach the keys and values of the memory. In the paper, gradients stop there,
         as they do if ``state.detached()`` is called between calls of ``step``. The cache holds a layer's keys and values, not its
         hidden states, which is equivalent while the weights do not change. Every layer has its own u, v and W_kR. u and v start at
@@ -136,9 +135,7 @@ class TransformerXL(Attention[Options]):
         return (f"{reach} reach all {geometry.keys} tokens: the time is quadratic in the length",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from n × n scores by content and by the distance i - j, masked to the segment of i and the memory
-        before this segment.
-        """
+        """Return the outputs from n × n scores. A query sees only its segment and the memory before this segment."""
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
         start = (position // o.segment * o.segment)[:, None]
