@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 VARIABLE = "ATTN_ZOO_DEATHS"
-"""Environment variable with the deaths so far, as JSON. For each note of a process that died, such as ``the run ID``, it has
-the list of reasons.
+"""Environment variable with the deaths so far, as JSON: for each activity during which processes died, such as
+``the run ID``, the list of reasons.
 """
 STARTED = "ATTN_ZOO_STARTED"
 """Environment variable with the time when the command started. It is set if another process continues the command when this one
@@ -24,11 +24,11 @@ dies.
 """
 
 GRACE = 120.0
-"""Seconds by which a call of a network may exceed the time limit of its run. They allow for compilation and for a busy machine."""
+"""Seconds by which a call of a network may exceed the time limit of its run, to allow for compilation and a busy machine."""
 RUN = "the run "
-"""Beginning of the note of a process that executes a run; the id of the run follows."""
+"""Beginning of the note that a process writes while it executes a run; the id of the run follows."""
 IMPORT = "the import of plugin "
-"""Beginning of the note of a process that imports a plugin; the module or path of the plugin follows."""
+"""Beginning of the note that a process writes while it imports a plugin; the module or path of the plugin follows."""
 KILLED = "was killed, probably for lack of memory"
 """Phrase that describes the end of a process by SIGKILL."""
 TRIES = 2

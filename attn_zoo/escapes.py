@@ -17,7 +17,7 @@ _ENTITY = re.compile(r"&(?=#?\w+;)")
 _STEERING = ("Cc", "Cf", "Cn", "Cs", "Zl", "Zp")
 """Unicode categories of characters that are not shown: controls, formats such as text direction, noncharacters, line ends."""
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]")
-"""Letters and marks without a glyph, by which two different names would look alike."""
+"""Letters and marks without a glyph. Two names that differ only in them would look alike."""
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """Signs with which a formula begins, and their full-width forms, which spreadsheets accept as well."""
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)

@@ -28,10 +28,9 @@ def tell(words: str) -> None:
 
 @contextmanager
 def apart(who: str, when: str) -> Iterator[list[str]]:
-    """Return a context that notices settings of the process that change in it. At its end, they are restored, and a warning
-    names them.
+    """Return a context. When the context ends, changed settings of the process are restored, and a warning names them.
 
-    The names of these settings are then added to the list that the context yields.
+    Their names are also added to the list that the context yields.
 
     Args:
         who: name of the plugin or task, for the warning.
@@ -44,7 +43,7 @@ def apart(who: str, when: str) -> Iterator[list[str]]:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the class and message of an error that a plugin raised, and the place where it did."""
+    """Return the class and message of an error that a plugin raised, and the file and line where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{error_text(error)} ({where.filename}:{where.lineno})"
 

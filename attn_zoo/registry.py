@@ -307,7 +307,7 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 def load_plugins() -> Mapping[str, str]:
     """Load all plugins once: packages with the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``.
 
-    A plugin that fails is left out and does no harm. Functions that list names, or look up a name that is not built in, call this
+    A plugin that fails is left out. Functions that list names, or look up a name that is not built in, call this
     function themselves. Call it yourself only for packages that were installed while the process runs.
 
     Returns:

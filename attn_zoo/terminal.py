@@ -88,7 +88,7 @@ def fit(
 def wrap(text: str, width: int | None = None) -> str:
     """Return text with every line wrapped at spaces to the width of the terminal.
 
-    The continuation of a line is indented to where the text of the line begins, after a list mark or a first column.
+    The continuation of a line is aligned with the text after the line's indentation, list mark or first column.
     """
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))

@@ -30,7 +30,7 @@ class AttentionCard:
     paper: str
     """Authors, year and identifier of the paper, such as ``Wang et al. 2020, arXiv:2006.04768``."""
     equation: str
-    """Number of the equation, or section of the paper, that the code computes."""
+    """Equation or section of the paper that the code implements."""
     can: Capabilities
     time: Growth
     memory: Growth

@@ -29,9 +29,8 @@ class Geometry:
     keys: int
     causal: bool = False
     key_value_heads: int = field(default=0, repr=False)
-    """Number of heads of keys and values, if several heads of queries share one; 0 means as many as ``heads``. Each serves
-    equally many consecutive heads of queries. The layer repeats keys and values before it calls the mechanism, so this number
-    changes only ``Cost.state_bytes``.
+    """Number of heads of keys and values; 0 means as many as ``heads``. Each serves equally many consecutive heads of queries. The
+    layer repeats keys and values before it calls the mechanism, so this number changes only ``Cost.state_bytes``.
     """
     latent_dim: int = field(default=0, repr=False)
     """Width of the latent vector from which the layer computes all keys and values of a token; 0 means that there is none. The
@@ -62,7 +61,8 @@ class Geometry:
 
     def cached_width(self, tensors: int = 2) -> int:
         """Return how many numbers a cache holds per token. If keys and values are projected from a latent vector, this is the
-        width of that vector. Otherwise the cache holds ``tensors`` tensors: 2 for keys and values, 1 for one of them.
+        width of that vector. Otherwise it is the width of all heads of keys, times ``tensors``: 2 if keys and values are
+        cached, 1 if only one of them is.
         """
         return self.latent_dim or tensors * self.key_value_dim
 
@@ -120,9 +120,10 @@ class Cost:
 class Stream:
     """Extra projection of the tokens, which a layer computes for a mechanism in addition to queries, keys and values.
 
-    ``of`` states whose tokens are projected: those of the queries or those of the keys. Only the first ``first`` tokens are
-    projected, or all if ``first`` is None. The weights start as a copy of the layer's projection that ``starts_as`` names.
-    ``attend`` gets the projected tokens as the keyword argument ``name``, of shape (batch, heads, length or first, head_dim).
+    ``of`` names the tokens that are projected: those of the queries or those of the keys. ``first`` is the number of
+    tokens, from the start, that are projected; None means all. The weights start as a copy of the layer's projection that
+    ``starts_as`` names. ``attend`` gets the projected tokens as the keyword argument ``name``, of shape (batch, heads, length or
+    first, head_dim).
     """
 
     name: str

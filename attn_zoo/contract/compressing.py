@@ -69,5 +69,5 @@ class CompressingAttention(Attention[OptionsT]):
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """Return the mask of real tokens as numbers: 1 for a real token, 0 for padding. ``tokens`` gives the dtype and the shape."""
+    """Return the mask of real tokens in the dtype of ``tokens``: 1 for a real token, 0 for padding."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

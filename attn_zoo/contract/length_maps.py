@@ -46,7 +46,7 @@ class LengthMap(nn.Module):
         return self.weight if self.scale == 1 else self.weight * self.scale
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Return the keys and the values of these heads, each compressed from n tokens to r. Every map overrides this method."""
+        """Return ``key`` and ``value``, each compressed from n tokens to r. Every map overrides this method."""
         raise NotImplementedError(f"{type(self).__name__} must have a method project, and has none. Define it")
 
     def project_flops(self, head_dim: int) -> int:

@@ -63,7 +63,7 @@ class MemoryAttention(Attention[OptionsT]):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:
-        """Return the state before the first token: matrices of zeros, in float32 or more."""
+        """Return the state before the first token: matrices of zeros, in float64 if ``dtype`` is float64, else in float32."""
         check_dtype(dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))

@@ -17,7 +17,7 @@ _RULE = "by_length"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Rule that the values of an option must obey. Other values raise an error when a mechanism is named or built."""
+    """Rule that the values of an option must obey. Other values raise a ValueError."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -46,7 +46,7 @@ def above_zero(role: str) -> Bound:
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Return the bound of a width that must be odd, so that it reaches equally far on both sides.
+    """Return the bound of a width that must be odd, such as that of a window around a position.
 
     Args:
         counted: what the width counts, for the error message.

@@ -191,8 +191,7 @@ class Level:
     """Differences from the published set-up, in addition to those in the docstring of the task."""
     ceiling: float = 1.0
     """Highest validation score that softmax reaches with this preset: 1, or a measured value if the task or network does not
-    allow 1. A run that trains until a criterion is met ends at 99 % of this score, unless the metric is not a percentage, such
-    as perplexity.
+    allow 1. If the metric is a percentage, a run that trains until a criterion is met ends at 99 % of this score.
     """
 
 
@@ -288,7 +287,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def spec(self) -> TaskSpec:
-        """Inputs, labels and length of the task with these options."""
+        """Inputs, labels and length of the task."""
 
     @abstractmethod
     def examples(self, split: Split) -> Examples:

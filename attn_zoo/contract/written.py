@@ -4,9 +4,9 @@ Each call draws a number from torch's random generator of the CPU. Checkpointing
 call, so the repetition draws the same number as the first call. This number identifies the first call. During the repetition,
 the module has the buffers that it had before the first call. Afterwards it gets its present buffers back.
 
-Two cases raise ``UnsupportedError``. In the first, the generator is reset between two calls that one backward pass repeats, so
-both draw the same number although their buffers differ. In the second, the first call on an input is made within a backward
-pass, where it counts as a repetition.
+Two cases raise ``UnsupportedError``. In the first, the generator is reset between two calls with different buffers, so both
+draw the same number, and one backward pass repeats both. In the second, the first call on an input is made within a backward
+pass, so it counts as a repetition.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from attn_zoo.contract.attention import Attention
 
 KEPT_CALLS = 64
-"""Number of latest training calls of a module that can be repeated."""
+"""Maximum number of training calls per module that gradient checkpointing can repeat. Older calls are forgotten."""
 
 
 @dataclass
 class EarlierState:
-    """Buffers of a module before a training call, and whether the call was repeated. ``doubtful`` is True if an earlier call
-    with other buffers drew the same random number, so a repetition could belong to either call.
+    """Buffers of a module before a training call, and whether the call was repeated. A random number identifies the call.
+    ``doubtful`` is True if an earlier call with other buffers has the same number, so a repetition could belong to either call.
     """
 
     buffers: dict[str, Tensor]
@@ -38,16 +38,17 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Set ``doubtful``, given the state of an earlier call that drew the same random number. If the earlier call was
-        repeated, its backward pass is over, so ``doubtful`` becomes False. Otherwise it becomes True if the buffers of the two
-        calls differ, or if ``before`` is doubtful.
+        """Set ``doubtful``, given ``before``, the state of an earlier call that is identified by the same random number.
+
+        If the earlier call was already repeated, ``doubtful`` becomes False. Otherwise it becomes True if the buffers of the
+        two calls differ, or if ``before`` is doubtful.
         """
         same = all(torch.equal(buffer, before.buffers[name]) for name, buffer in self.buffers.items())
         self.doubtful = not before.repeated and (before.doubtful or not same)
 
 
 class EarlierStates(dict[int, EarlierState]):
-    """States of a module before its latest training calls. The key of each state is the random number that its call drew. Copies
+    """States of a module before its latest training calls. Keys are the random numbers that identify the calls. Copies
     and pickles are empty.
     """
 

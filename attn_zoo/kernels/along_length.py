@@ -1,5 +1,5 @@
-"""Matrix products E X, which compress tokens X along the length. They are computed by Triton kernels, in CPU tiles (for
-``tiled`` and ``sdpa``) or by PyTorch.
+"""Matrix products E X, which compress tokens X along the length. Triton kernels, CPU tiles (implementations ``tiled`` and
+``sdpa``) or PyTorch compute them.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ class Layout(NamedTuple):
     position: Int[Tensor, "rounds batch heads slots"]
     """Position that each of the ``chunks × chunk`` slots holds; n (the length) if the slot is empty."""
     slot: Int[Tensor, "rounds batch heads n"]
-    """Slot of each position. For padding it is the number of slots."""
+    """Slot of each position. Padding has no slot, and gets the number of slots instead."""
     before: Int[Tensor, "rounds batch heads chunks"]
-    """For each chunk, the number of the previous chunk of the same bucket, or -1. With ``wraps`` (see ``make``), the last chunk
-    of a bucket counts as the previous chunk of its first, unless the bucket has only one chunk.
+    """For each chunk, the number of the previous chunk of the same bucket, or -1. If ``make`` was called with ``wraps``, the
+    first chunk of a bucket has the last chunk of the bucket as its previous one, unless the bucket has only one chunk.
     """
 
     @classmethod

@@ -40,8 +40,8 @@ _TRANSFORMS = {
 class OnceDifferentiable(Function):
     """Base class of autograd functions whose backward pass is written by hand and has no derivative. Call ``run``, not ``apply``.
 
-    A subclass must give every input that has a gradient, and not a view of it, to ``save_for_backward``. The error for a second
-    derivative is attached to the saved tensors.
+    A subclass must give ``save_for_backward`` every input that has a gradient; a view of the input is not enough. The error for
+    a second derivative is attached to the saved tensors.
     """
 
     def __init_subclass__(cls) -> None:
@@ -114,8 +114,8 @@ class _Refusal(Function):
 
 
 def name_refusal(out: Tensor) -> Tensor:
-    """Return ``out``, changed so that second derivatives that PyTorch does not support raise an error with a remedy. PyTorch's
-    own error, such as that of fused attention, does not state one.
+    """Return ``out``, changed so that second derivatives that PyTorch does not support raise an error with a remedy, unlike
+    PyTorch's own error.
     """
     if not torch.compiler.is_compiling() and out.grad_fn is not None:  # in this order: the compiler does not trace grad_fn
         out.grad_fn.register_hook(_name_refusal)

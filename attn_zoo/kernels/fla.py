@@ -16,10 +16,10 @@ from attn_zoo.kernels.derivatives import refuse_graph_of_gradients, refuse_trans
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 DTYPE = torch.bfloat16
-"""Dtype in which the kernels multiply; equal to ``contract.FLA_DTYPE``."""
+"""Dtype to which queries, keys and values are converted; equal to ``contract.FLA_DTYPE``."""
 LOWEST_GATE = -87.0
-"""Lower bound of log gates. exp(-87) is about the smallest float32 number. A sum of log gates with a much lower one would lose
-the others by rounding.
+"""Lower bound of log gates. exp(-87) is about the smallest float32 number. If one log gate were much lower, rounding would
+remove the others from their sum.
 """
 
 STEP = 16
@@ -55,17 +55,17 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, multiplied by a positive factor that differs between positions i and
-    is not returned. ``log_query`` and ``log_key`` hold log φ.
+    """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, each multiplied by a positive factor. The factor differs between
+    positions i, and is not returned. ``log_query`` and ``log_key`` hold log φ.
 
-    Gated linear attention computes the sums, divided by the largest feature of the keys so far. When a larger feature comes,
-    the gate scales the sums down.
+    Gated linear attention computes the sums, divided by the largest feature of the keys so far.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
     highest = logs.detach().amax(dim=-1, keepdim=True).cummax(dim=2).values
     phi_key = (logs - highest).exp()
     phi_key = phi_key if valid is None else phi_key * valid[:, None, :, None]
+    # When a key has a larger feature, the gate scales the earlier sums down.
     gate = F.pad(highest[:, :, :-1] - highest[:, :, 1:], (0, 0, 1, 0)).clamp(min=LOWEST_GATE).expand_as(phi_key)
     return answers("gla", phi_query, phi_key, value, gate, scale=1.0)
 

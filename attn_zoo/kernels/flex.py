@@ -118,7 +118,7 @@ def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor
 
 @lru_cache(maxsize=1)
 def compiled_flex() -> Any:
-    """Return the compiled FlexAttention, because it skips blocks only when it is compiled."""
+    """Return FlexAttention, compiled. Without compilation it does not skip blocks."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

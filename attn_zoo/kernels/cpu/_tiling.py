@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 CHEAP_BYTES = 16 * 2**20
-"""Bytes that temporary tensors may take without page faults, which cost several times the arithmetic on this memory. This is
-half of glibc's largest mmap threshold; each allocation above the threshold causes page faults.
+"""Bytes that temporary tensors may take without page faults. This is half of glibc's largest mmap threshold; each allocation
+above the threshold causes page faults.
 """
+# Page faults took several times as long as the arithmetic on this memory.
 
 BLOCK = CHEAP_BYTES // 4 // 4
 """Number of float32 scores in a block of rows. About four temporary tensors of that size exist at a time."""

@@ -23,7 +23,7 @@ GROUP = 16
 
 # On a convex function, each step divides the product of value and slope by four or more.
 STEPS = 64
-"""Maximum number of Newton steps. No search needs as many."""
+"""Maximum number of Newton steps; fewer are always enough."""
 
 
 def temper(alpha: float) -> float:

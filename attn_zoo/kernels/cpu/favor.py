@@ -1,9 +1,9 @@
-"""Averages over all keys with the weights φ(q)·φ(k), computed from the logarithms ℓ = log φ of positive features by two
-softmaxes.
+"""Averages of values over all keys, with weights φ(q)·φ(k) of positive features φ. Two softmaxes compute them from the
+logarithms ℓ = log φ.
 
-For each feature m, the first softmax is that of ℓₘ(k) over the keys. With its weights, the values have the mean vₘ; zₘ is its
-log-sum-exp. For each query, the second softmax is that of ℓₘ(q) + zₘ over the features. With its weights, the output is the
-mean of the vₘ. No sum under- or overflows, at any scale of the inputs.
+For each feature m, the first softmax is that of ℓₘ(k) over the keys. It gives vₘ, the weighted mean of the values, and zₘ, the
+log-sum-exp of ℓₘ(k). For each query, the second softmax is that of ℓₘ(q) + zₘ over the features. It gives the output, the
+weighted mean of the vₘ. No sum under- or overflows, at any scale of the inputs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def average_over_features(
     """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Queries and keys are multiplied by d^-1/4 before their features
     are computed.
 
-    The inputs, vₘ and zₘ (see the module) are saved for the backward pass.
+    The inputs and two results per feature (a mean of the values and a log-sum-exp) are saved for the backward pass.
 
     Args:
         log_map: map to log features; None means ℓ = ω·x - |x|²/2, the log features of the softmax kernel.

@@ -48,7 +48,7 @@ def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
     """Return the bucket of each position in each round: a number with one digit per radix. Each digit is the argmax over [x R;
-    -x R], where R are radix / 2 columns of ``rotations``, other ones for each digit.
+    -x R], where R are radix / 2 columns of ``rotations``. No two digits use the same columns.
     """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
@@ -88,9 +88,9 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. If several rounds
-    do so, j counts in each of them or, with ``rule.once``, only in the first. Keys kⱼ are normalised queries. Padding gets
-    zeros.
+    """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. A position j that
+    several rounds compare with i counts once per round or, with ``rule.once``, only in the first. Keys kⱼ are normalised
+    queries. Padding gets zeros.
 
     Args:
         position, slot, before: the fields of ``buckets.Layout``.

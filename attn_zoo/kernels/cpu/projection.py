@@ -42,8 +42,8 @@ def mix(
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Return, for each example, the sums of the rows of ``weight`` over the real tokens. If ``key_valid`` is None, return one
-    row for all examples.
+    """Return, for each example, the sum of each row of ``weight`` over the real tokens. If ``key_valid`` is None, the
+    result has one row, which holds for all examples.
     """
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 

@@ -64,7 +64,7 @@ class Segmentation:
 
 class Distances(NamedTuple):
     """Tensors for scores by distance: a key for each distance, and the biases u (``content_bias``) and v (``position_bias``).
-    The distances of ``keys`` descend from ``width - 1``.
+    ``keys`` are in descending order of distance, from ``Segmentation.width - 1``.
     """
 
     keys: Float[Tensor, "heads distances head_dim"]
@@ -100,8 +100,8 @@ def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> 
     """Return the scores by key, as a view of scores by distance (the relative shift of Transformer-XL). ``by_distance`` must be
     contiguous.
 
-    Row i of the result begins at column ``rows - 1 - i`` of row i of ``by_distance``. If attention is causal, its last entries
-    are numbers from the next row of ``by_distance``. They stand at future keys, which the caller must mask.
+    Row i of the result begins at column ``rows - 1 - i`` of row i of ``by_distance``. If attention is causal, the last entries
+    of a row are numbers from the next row of ``by_distance``. They stand at future keys, which the caller must mask.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()

@@ -7,8 +7,8 @@ As in FlashAttention, the forward pass updates a maximum and a sum from block to
 where S are the scores. With L, the backward pass computes each block of P = 2^(S log₂e − L) without the others. It has two
 kernels, and uses that δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ equals dOᵢ · Oᵢ, also with dropout.
 
-If the keys fit on the chip, use the kernels of ``attention`` instead: their backward pass takes five matrix products, and this
-one seven.
+If the keys fit on the chip, use the kernels of ``attention`` instead. Their backward pass takes five matrix products instead
+of seven.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def attend_blocks(
     FULL: tl.constexpr,
 ):
     """Triton kernel of the forward pass. One program computes the outputs of one tile of queries of one head. It also writes L, the
-    base-2 logarithm of the denominator of each query, to a tensor of shape (batch · heads, queries).
+    base-2 logarithm of each query's softmax denominator, to a tensor of shape (batch · heads, queries).
     """
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES

@@ -1,4 +1,6 @@
-"""Public functions of the Triton kernels. They check the inputs, apply autocast, and choose between whole-row and block kernels."""
+"""Public functions of the Triton kernels. They check the inputs, apply autocast, and choose a kernel: one for keys that
+all fit on the chip, or one for blocks of keys.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def linformer_attention(
             seed is never copied to the CPU.
 
     Raises:
-        ValueError: a shape, dtype, device or rate is not supported.
+        ValueError: a shape, dtype, device or dropout rate is not supported.
     """
     query, key, value = _under_autocast(query, key, value)
     _check_device("linformer_attention", query=query, key=key, value=value)

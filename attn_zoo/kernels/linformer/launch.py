@@ -17,7 +17,7 @@ from attn_zoo.kernels.linformer import attention, blocks, projection, table
 from attn_zoo.shapes import Compressed, KeyValid, Queries
 
 ByPosition = Float[Tensor, "batch queries heads head_dim"]
-"""Outputs, or gradients of outputs, in the layout in which kernels write them."""
+"""Outputs, or gradients of outputs, of shape (batch, queries, heads, head_dim)."""
 Seed = Int[Tensor, ""] | None
 """Seed of the dropout mask. None without dropout."""
 

@@ -4,9 +4,9 @@ A kernel with any of these sizes, compiled for sm_90, needs at most 227 KB of sh
 instruction. Its values stay in registers, with the exceptions that the tests list. There is no autotuning at run time.
 
 Whole-row kernels hold all keys of a head on the chip. They serve 16-bit inputs with at most 256 keys if keys × head_dim, both
-padded, is at most 256 × 64. With dropout, this product must be at most half of that, because random words need registers, too.
-All other inputs use blocks of keys. float32 always does, because a product in three tf32 parts needs three times the memory.
-float64 exists in the interpreter only, and always follows the rule for 16-bit inputs without dropout.
+padded, is at most 256 × 64. With dropout, the limit is 128 × 64, because random words need registers, too. All other inputs
+use blocks of keys. float32 inputs always use blocks, because a product in three tf32 parts needs three times the memory. float64
+exists in the interpreter only, and always follows the rule for 16-bit inputs without dropout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 HEAD_DIM_LIMIT = 128
 PROCESSORS_WITHOUT_CUDA = 132
-"""Number of streaming multiprocessors of an H100 or H200. With this number, Triton's interpreter splits work like them."""
+"""Number of streaming multiprocessors of an H100 or H200. Triton's interpreter splits work as these GPUs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 
 
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
-    """Return the tile sizes of a kernel that holds all keys of a head. Keys are padded to at least 64, because fewer would not fill
-    the matrix instruction.
+    """Return the tile sizes of a kernel that holds all keys of a head. Keys are padded to at least 64, because Hopper's matrix
+    instruction needs 64 rows.
     """
     shape = padded(keys, 64), padded(dim, 32)
     queries, warps, stages = WHOLE[kernel][shape]

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def head_start(head, heads, batch_stride, head_stride):
-    """Return the offset of the first element of head ``head``, which is counted over the whole batch. The offset has 64 bits,
+    """Return the offset of the first element of head ``head``. Heads are numbered over the whole batch. The offset has 64 bits,
     because a tensor can hold more than 2³¹ elements.
     """
     return (head // heads).to(tl.int64) * batch_stride + (head % heads).to(tl.int64) * head_stride
