@@ -72,19 +72,18 @@ def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> 
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
-    """Return the expected seconds of a training step of the run ``spec``. The result is the median over earlier records with the
-    same task, device and precision. They are taken from the first of these groups that is not empty:
+    """Return the expected seconds of a training step of the run ``spec``: a median over earlier records with the same task, device
+    and precision. Only the first of these groups that has records is used:
 
     - the same mechanism with the same network, task options and batch size;
     - softmax with the same network, task options and batch size;
     - the same mechanism with another network, task options or batch size;
     - softmax with another network, task options or batch size.
 
-    Except in the first group, each time is multiplied by a quotient: the training FLOPs of a step of the run, divided by those of
-    the record.
+    Except in the first group, the time of each record is scaled in proportion to the training FLOPs per step.
 
     Returns:
-        None if neither the mechanism nor softmax has such a record.
+        None if no group has a record.
     """
     timed = [record for record in known if record.spec.task == spec.task and "step_seconds_median" in record.measured]
     timed = [record for record in timed if (record.spec.device, record.spec.precision) == (spec.device, spec.precision)]

@@ -18,12 +18,12 @@ LOWER, UPPER = 0.0001, 0.1
 """Learning rate that is tried next if the best rate so far is the lowest (``LOWER``) or the highest (``UPPER``). No rate beyond
 these two is tried."""
 RUNGS = (8, 2, 1)
-"""Divisors, one per rung. A trial runs for the maximum number of steps divided by the divisor of its rung."""
+"""Divisors of the maximum number of steps. The quotients (rungs) are the numbers of steps for which trials run."""
 HOPELESS = 0.1
-"""A rate is given up if its score is lower than the best score on the same rung by more than this number, and never reached 90 % of
-the ceiling (the best possible score). Scores are divided by the ceiling."""
+"""Gap to the best score above which a learning rate is given up, unless its score has reached 90 % of the ceiling (the best
+possible score). The scores are those after equally many steps, divided by the ceiling."""
 FINALISTS = 2
-"""How many of the best rates continue from the second rung to the last. The same number of rates gets a second seed."""
+"""How many of the best learning rates are trained beyond half of the maximum number of steps. Equally many get a second seed."""
 
 
 class Trial(NamedTuple):
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     steps: int
     """Maximum number of training steps: one of the numbers that ``rungs`` returns."""
     second: bool = False
-    """True if the trial has the second seed."""
+    """True for a trial with the second of two seeds, which only the best rates get."""
 
 
 class Result(NamedTuple):
@@ -43,7 +43,7 @@ class Result(NamedTuple):
     """Last validation score divided by the ceiling (the best possible score). If lower is better for the metric, the score is minus
     the logarithm of the last validation score. None for a trial that diverged or failed."""
     succeeded: bool = False
-    """True if the trial ended because it reached the criterion."""
+    """True if the trial ended because its validation scores met the criterion (``Budget.until``)."""
     to_90: float = math.inf
     """Number of steps until the score reached 90 % of the ceiling; infinite if it never did."""
 

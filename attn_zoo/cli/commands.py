@@ -64,8 +64,7 @@ _READ_BY_HYDRA = ("run", "tune")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run the command in ``argv`` and return its exit status, as ``main`` does. If ``argv`` is None, use the arguments of the
-    process."""
+    """Run the command in ``argv``, by default the arguments of the process. Return its exit status (see ``main``)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     asked = arguments[0] if arguments else ""
     warnings.showwarning = _shown  # type: ignore[assignment]

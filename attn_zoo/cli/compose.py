@@ -63,7 +63,7 @@ def plan(words: Sequence[str]) -> Plan:
             ``linformer[projected_length=32]``. The word ``-m`` permits several runs.
 
     Raises:
-        ValueError, HydraException, OmegaConfBaseException: a run is invalid, or one end of a search range is.
+        ValueError, HydraException, OmegaConfBaseException: a run or one end of a search range is invalid.
     """
     if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
         raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
@@ -74,7 +74,7 @@ def plan(words: Sequence[str]) -> Plan:
 
 
 def planning() -> AbstractContextManager[list[str]]:
-    """Return a context in which runs are planned. At its end, settings of the process that a plugin has changed are restored."""
+    """Return a context in which runs are planned. At its end, process settings are restored if a plugin has changed them."""
     return apart("a plugin", "when the runs were planned")
 
 

@@ -74,7 +74,7 @@ class TuningConfig:
     """Mechanisms that ``attn-zoo tune`` trains with at least five seeds, as it does with controls (see ``attn_zoo.cli.seeds``)."""
     sampler: str = "grid"
     """How trials are chosen. ``grid`` tries every combination. ``tpe`` is Optuna's sampler. ``bracket`` searches only the learning
-    rate, of runs that end at a criterion (see ``attn_zoo.cli.bracket``)."""
+    rate, and needs ``budget.until=criterion`` (see ``attn_zoo.cli.bracket``)."""
     trials: int = 0
     """Number of trials. 0 means all combinations (``grid``), or as many trials as the search needs (``bracket``)."""
     at_once: int = 4
@@ -92,8 +92,8 @@ class Settings:
     records: str = "runs"
     """Folder to which records are added."""
     sweeps: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
-    """Grids of an experiment that has several grids. Each is text as on the command line: words KEY=VALUE,... separated by
-    spaces."""
+    """Grids of an experiment that has several grids. Each grid is one text: KEY=VALUE,... words separated by spaces, as on the
+    command line."""
     report: bool = True
     """True to print the leaderboard after all runs."""
     overview: bool = False
@@ -148,7 +148,7 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of the config, in which the words have set their keys to their values. A word like
+    """Return a copy of the config in which each KEY=VALUE word has set its key. A word like
     ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
 
     Raises:

@@ -43,16 +43,14 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 
 
 def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
-    """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``, with None for a run that
-    another process executes.
+    """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``. An entry is None if
+    another process is executing the run.
 
-    If a worker process dies during a run, the run is tried once more, alone. If its worker dies again, the run is recorded as
-    failed.
+    If a worker process dies during a run, the run is tried once more, alone. After a second death, it is recorded as failed.
 
     Raises:
         OSError, ValueError, RuntimeError: an error in a worker.
-        Exception: an error of the launcher's package. If ``is_death_of_a_worker`` returns True for it, a worker process died before
-            its run began.
+        Exception: an error of the launcher's package, such as the death of a worker before a run began (``is_death_of_a_worker``).
     """
     plan, kind = plan.without_runs(), kind_of(plan.settings)
     if kind is None:

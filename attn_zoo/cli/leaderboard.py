@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def budgets(words: Iterable[str]) -> dict[str, float]:
-    """Return the budget for each cost in words such as ``time=30s``. The units are seconds, FLOPs and bytes.
+    """Parse words such as ``time=30s``, and return the budget for each cost. The units are seconds, FLOPs and bytes.
 
     Raises:
         ValueError: a word is not a budget, or a cost is named twice.
@@ -84,7 +84,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
 
 
 def times(words: str) -> tuple[float, ...]:
-    """Return the times in a text such as ``5min,900s`` in seconds, the shortest first.
+    """Parse a text such as ``5min,900s``, and return the times in seconds, the shortest first.
 
     Raises:
         ArgumentTypeError: a part is not a time.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't allocate memory", "can't start new thread")
-"""Parts of error messages of libraries, if the memory does not suffice for an import."""
+"""Phrases of libraries' error messages which show that memory did not suffice for an import."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
     "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},
 }
-"""Units of each quantity, such as time. The size of a unit is a multiple of the first unit: ``min`` is 60 s."""
+"""For each quantity, such as time, its units and their sizes: ``s`` has size 1, and ``min`` has size 60."""
 
 
 class Parser(argparse.ArgumentParser):

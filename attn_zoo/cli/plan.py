@@ -62,7 +62,7 @@ class Plan:
     study: Study | None = None
     """Hyperparameter search whose trials are the runs; None if the runs are not trials."""
     command: tuple[str, ...] = ()
-    """Command as typed, which records store."""
+    """Command as typed; it is stored in the records."""
     folder: str = field(default_factory=os.getcwd)
     """Working directory of the command, to which relative paths refer."""
     plugins: tuple[Path, ...] = ()

@@ -26,9 +26,9 @@ from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
 EVERY = 20.0
-"""Seconds between two lines if there is no terminal."""
+"""Seconds between two lines of progress, if there is no terminal."""
 FIRST = 5.0
-"""Seconds until the first line."""
+"""Seconds before the first line of progress."""
 T = TypeVar("T")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements
 
 _REQUIREMENTS = ("causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "all")
-"""Arguments with which the command prints one recommendation instead of a table; ``length`` is another."""
+"""Arguments, besides ``length``, with which the command prints one recommendation instead of a table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

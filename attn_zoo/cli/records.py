@@ -22,7 +22,7 @@ from attn_zoo.terminal import wrap
 
 _CELLS = 10
 _DECIDE = ("cpu", "gpu", "threads", "denormals_flushed", "torch", "numpy")
-"""Entries of an environment on which the last bits of a score depend."""
+"""Keys of a record's ``environment`` whose values can change the last bits of a score."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,8 +26,8 @@ def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_pa
 
 
 def add_reference(parser: argparse.ArgumentParser, *, default: str = FOLDER) -> None:
-    """Add the options ``--records`` and ``--reference`` to a parser. ``records_root`` returns the path that the user gives by one
-    of them."""
+    """Add the options ``--records`` and ``--reference`` to a parser. ``records_root`` returns the path that the user selects with
+    either option."""
     add_records(parser, default=default)
     shipped = f"use records that came with the package: {' or '.join(reference.SETS)} (default: the first that is installed)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)

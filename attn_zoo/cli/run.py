@@ -142,7 +142,7 @@ _UNSET = (
     *("weights.after=[STEP,...]", "callback=FILE.py:NAME", "data.root=$ATTN_ZOO_DATA"),
     *("workers=CORES (with launch=)", "plugin=PATH"),
 )
-"""Keys without a default value, as the help shows them."""
+"""Keys without a default value, as written in the help."""
 
 
 def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,8 @@ from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
 SECOND_SEED = 1000
-"""Difference between the two seeds of a learning-rate search. It is so large that no tested run has the second seed."""
+"""Difference between the two seeds of a learning-rate search. It is large, so runs with the best settings do not use the second
+seed."""
 
 
 class RefusedSearchError(ValueError):
@@ -109,7 +110,7 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
 
 
 def bracketed(study: Study, trial: Trial) -> RunSpec:
-    """Return the specification of the run of one trial of a learning-rate search."""
+    """Return the specification of the run for one trial of a learning-rate search."""
     spec = study.spec({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
     return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)

@@ -68,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
 def transplant_command(words: Sequence[str]) -> int:
-    """Replace the attention of a trained encoder as the words say, or read earlier results from the files that the words name.
-    Print a table of the results. After an interrupt, finished trials are in the file ``output``.
+    """Replace the attention of a trained encoder, or read earlier results from files, as the KEY=VALUE words ask. Print a table of
+    the results. After an interrupt, finished trials are in the file that ``output=`` names.
 
     Returns:
         The exit status: 1 if a student (an encoder with new attention) failed, otherwise 0.

@@ -72,7 +72,7 @@ def run_command(words: Sequence[str]) -> int:
         The exit status: 1 if a run with the best settings failed or workers died, otherwise 0.
 
     Raises:
-        ValueError: a word is wrong, or no trial of a study has a score.
+        ValueError: a word is wrong, or no trial of a search has a score.
     """
     if not words or set(words) & {"-h", "--help"}:
         print(wrap(USAGE))

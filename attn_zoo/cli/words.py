@@ -20,7 +20,7 @@ from attn_zoo.rows import read_rows, split
 _ROWS = ("attention", "attentions", "layer", "mechanisms")
 """Keys whose values are mechanisms, with or without options."""
 _SIGNS = ":[+*"
-"""Characters that do not occur in a name. One of them occurs in every hybrid and in every mechanism with options or an
+"""Characters that do not occur in a name. At least one of them is needed to write a hybrid, or a mechanism with options or an
 implementation."""
 _NAMES = ("attention", "task", "experiment", "launch")
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
@@ -154,8 +154,8 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
     for the name of the mechanism and one per option. The words with names of the mechanism and the task come first.
 
     Raises:
-        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given both with the mechanism
-            and by a key of its own.
+        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice, with the
+            mechanism and as a key.
     """
     last = {word.key: word for word in words}
     names = [word._replace(key=f"{word.key}.name") for key in ("attention", "task") if (word := last.pop(key, None))]

@@ -1,6 +1,6 @@
 """Settings and other state that PyTorch and Python keep for a whole process.
 
-What a plugin changes is restored after its run, so that no result depends on the plugins that ran before.
+After each run, changes by plugins are undone, so that no result depends on the plugins of earlier runs.
 """
 
 from attn_zoo.process_state.keeping import add_part, kept, sentence, unusual

@@ -1,4 +1,4 @@
-"""Settings of PyTorch's compiler, which all mechanisms that compile code share, such as those with FlexAttention."""
+"""Settings of PyTorch's compiler. All mechanisms that compile code share them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _PARTS = [*CALLED_AT_ANY_TIME, *TORCH_PARTS, COMPILER, *PYTHON_PARTS]
 _RANDOM = [TORCH_RANDOM, *PYTHON_RANDOM]
 """Generators of random numbers. Any code may draw from them, so a change of their state is undone but not reported."""
 _UNREAD = object()
-"""Value of a part that cannot be read."""
+"""Placeholder for a value that cannot be read."""
 
 
 def add_part(part: Part) -> None:
@@ -28,7 +28,7 @@ def add_part(part: Part) -> None:
 def kept() -> Iterator[list[str]]:
     """Return a context that, at its end, restores the state of the process.
 
-    The context yields a list, to which it adds the names of the changed parts of the state at its end.
+    The context yields a list. At the end, the names of the settings that had changed are added to the list.
     """
     changed: list[str] = []
     before = [(part, _read(part)) for part in _PARTS]

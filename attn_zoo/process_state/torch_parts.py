@@ -29,7 +29,7 @@ _SETTINGS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     },
     "einsum": {name: (torch.backends.opt_einsum, name) for name in ("enabled", "strategy")},
 }
-"""For each part of the state, the attributes of PyTorch's modules that it consists of."""
+"""For each group of settings, the attributes of PyTorch's modules that hold their values."""
 
 _USUAL_PRECISION = ("highest", True, ("none", "none", "none", "tf32", "tf32", "none", "none", "none", "none"))
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SHARES = (0.5, 0.9, 0.99)
-"""Shares of the ceiling. A record states how soon the run reached each of them."""
+"""Shares of the ceiling (the highest possible score). A record states how soon the run reached each share."""
 SHARE, IN_A_ROW = 0.99, 3
-"""A run ends after ``IN_A_ROW`` validations in a row at ``SHARE`` of the ceiling or more."""
+"""A run ends when ``IN_A_ROW`` successive validation scores are at least ``SHARE`` of the highest possible score."""
 VALIDATIONS = 48
 """Number of validations in a run that does not meet the criterion."""
 MORE_STEPS, LEAST_STEPS = 4, 2400

@@ -54,10 +54,10 @@ def judged(text: str, source: str | None) -> RunRecord:
 
 
 def text_of(record: RunRecord) -> str:
-    """Return a record as the text of its file, after checking it as a reader does.
+    """Return a record as the text of its file, after the checks that ``read_record`` makes.
 
     Raises:
-        RecordError: no reader would accept the record.
+        RecordError: the record fails a check.
     """
     try:
         text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -110,7 +110,8 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
     """Write records to the packed file ``path``, with all their fields and the names of the files that they came from.
 
     Raises:
-        ValueError: the name of ``path`` does not end in ``SUFFIX``, or the records do not come from different files in its folder.
+        ValueError: the name of ``path`` does not end in ``SUFFIX``, two records come from the same file, or a record does not come
+            from a file in the folder of ``path``.
         RecordError: the records have too many bytes for one file.
         OSError: the file cannot be written.
     """

@@ -85,8 +85,8 @@ class RunRecord:
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None
-    """How a finished run with a criterion ended: ``criterion`` if it met the criterion, ``cap`` if all steps were done first. None
-    for other runs."""
+    """How a finished run with a criterion ended: ``criterion`` if it met the criterion, ``cap`` if it did all steps without meeting
+    it. None for other runs."""
     reached: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
     """``steps``, ``seconds`` and ``flops`` of training until the validation score first reached 50, 90 and 99 % of the highest
     possible score; None for a percentage that the run did not reach. Empty without a criterion."""

@@ -14,7 +14,7 @@ from attn_zoo.records.errors import RecordError
 from attn_zoo.records.spec import Budget, ModelSpec
 
 LARGEST = 2.0**64
-"""Bound of every number in a record. Tables could not square or add up much larger numbers."""
+"""Greatest absolute value of a number in a record."""
 _LONG = 2**63 - 1
 """Bound of every integer in a record."""
 _SHARE = (0.0, 1.0)

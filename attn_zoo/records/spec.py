@@ -36,7 +36,7 @@ OLD_PROTOCOLS = ("1.0",)
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _ADDED = "younger"
 _LONGEST_WORDS = 120
-"""Maximum number of characters of a file name before the run id."""
+"""Maximum number of characters before the run id in a file name."""
 
 
 def _added_later(default: Any) -> Any:

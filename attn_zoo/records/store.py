@@ -80,7 +80,7 @@ class Store:
         """Write a record to a file in the folder and return its path. The file is written as a whole.
 
         Raises:
-            RecordError: no reader would accept the record; nothing is written.
+            RecordError: the record is incomplete or invalid; nothing is written.
             OSError: the record could not be written; earlier records are not changed.
         """
         text = text_of(record)
@@ -193,7 +193,8 @@ class Store:
         Raises:
             FileNotFoundError: there is no packed file.
             RecordError: a packed file is damaged.
-            OSError: a file cannot be written, or another process packs the folder. Packed files that were not finished remain.
+            OSError: a file cannot be written, or another process packs the folder. A packed file remains until all its records are
+                written.
         """
         with self._alone():
             return self._unpack()

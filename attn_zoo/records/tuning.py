@@ -30,7 +30,7 @@ class Tuning:
     space: Mapping[str, str]
     """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
-    """Index of the trial. It is None for a run with the best settings, and the fields below are set only for such runs."""
+    """Index of the trial; None for a run with the best settings. Only such a run has the fields from ``trials`` to ``seed``."""
     trials: int | None = None
     """Number of trials from which the best settings were chosen, including failed ones."""
     failed: int | None = None
@@ -39,7 +39,7 @@ class Tuning:
     best_valid: float | None = None
     """Validation score of the best trial, by which the settings were chosen."""
     seed: int | None = None
-    """Seed of all trials; runs with the best settings use other seeds."""
+    """Seed of the best trial; runs with the best settings use other seeds."""
 
     def __post_init__(self) -> None:
         if not self.study or not isinstance(self.space, Mapping):
@@ -97,7 +97,7 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = None) -> Tuning:
-    """Return a summary of the trials of a hyperparameter search, for the records of the runs with its best settings.
+    """Return a summary of the trials of a hyperparameter search. Records of runs with the best settings store this summary.
 
     Args:
         chosen: trial with the best settings. By default it is the trial with the best validation score.

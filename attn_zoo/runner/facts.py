@@ -13,7 +13,8 @@ from attn_zoo.runner.metrics import measure_named
 def attention_facts(row: RowName) -> dict[str, Any]:
     """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper).
 
-    A hybrid (layers with different mechanisms) combines the facts of all its mechanisms. It is a control if all of them are.
+    A hybrid (layers with different mechanisms) combines the facts of all its mechanisms. Its entry ``control`` is True if all of
+    these mechanisms are controls.
     """
     if not row.is_hybrid:
         return _card_facts(card(row.attention))
@@ -49,7 +50,7 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, c
 
     Args:
         spec: spec of the built task; None if it was not built.
-        criterion: text that names the examples on which the criterion is computed; None for a fixed budget.
+        criterion: name of the examples whose scores end the training; None for a fixed budget.
     """
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}

@@ -12,17 +12,17 @@ from typing import IO
 from attn_zoo import deaths
 
 PREPARATION = 600.0
-"""Minimum of the time limit in seconds until the first call of a network, because a run first reads data and builds the network."""
+"""Seconds that a run may take to read data and build its network, even if the time limit is shorter."""
 
 _watched: list[tuple[float, IO[str]]] = []
 
 
 @contextmanager
 def watched(limit: float, path: Path) -> Iterator[None]:
-    """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds.
+    """Return a context that ends this process if ``beat`` is not called for ``limit + deaths.GRACE`` seconds. Until
+    the first call, the limit is ``PREPARATION`` seconds if that is longer.
 
-    Before the process ends, the place at which it hangs is written into the file ``path``. This works even if the Python
-    interpreter is blocked.
+    Before the process ends, the place at which it hangs is written into the file ``path``, even if Python is blocked.
 
     Args:
         limit: time limit in seconds; 0 for none.

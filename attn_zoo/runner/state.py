@@ -38,8 +38,8 @@ class Trained:
     peak_bytes: int = 0
     """Peak memory of a training step in bytes; 0 if it is not measured."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Earlier parts of a resumed run. Each has the facts of its environment, the ``step`` of its last checkpoint and, if this is a
-    step of pretraining, ``pretraining: True``."""
+    """Earlier parts of a resumed run, each with its environment and the ``step`` of its last checkpoint. ``pretraining`` is True if
+    the step was one of pretraining."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
         """Add the time of one step. Steps of pretraining are counted separately."""
@@ -83,7 +83,7 @@ class BatchSource(Iterator[Batch]):
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Restore a state that ``state`` returned. At position 0, the examples are shuffled before the next batch."""
+        """Restore a state that ``state`` returned. If ``at`` is 0 (no epoch has begun), the next batch begins one."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0

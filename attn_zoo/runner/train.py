@@ -131,7 +131,7 @@ def start_training(
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
     """Return a context that first sets a training to the state of its checkpoint. After Ctrl-C or SIGTERM in the context, a new
-    checkpoint is saved and the run ends. If ``checkpoint`` is None, the context does neither."""
+    checkpoint is saved and the run ends. If ``checkpoint`` is None, none of this happens."""
     if checkpoint is not None:
         checkpoint.resume(training)
     training.model.train()

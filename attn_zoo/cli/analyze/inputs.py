@@ -50,7 +50,7 @@ def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def request_of(parsed: argparse.Namespace, model: str) -> Request:
-    """Return the model and the inputs that the options select.
+    """Return a request for the model ``model`` and the inputs that the options select.
 
     Raises:
         ValueError: the seed is out of its range.
@@ -60,7 +60,7 @@ def request_of(parsed: argparse.Namespace, model: str) -> Request:
 
 
 def load(request: Request) -> Subject:
-    """Load a model and its inputs. Progress is shown, because this may take seconds."""
+    """Return a model and its inputs, and show progress while they are loaded."""
     with Work(f"loading {request.model}"):
         return load_subject(request)
 

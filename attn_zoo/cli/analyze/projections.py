@@ -20,7 +20,7 @@ from attn_zoo.records import describe_environment
 
 _COLUMNS = ("model", "weights", "kind", "k", "error", "over_heads")
 _FRACTIONS = (32, 16, 8, 4, 2)
-"""Default values of the length divided by the projected length."""
+"""Default values of n / k: the length divided by the projected length."""
 _BEST = 2 / 3
 """Error ε for which Theorem 1 of Linformer needs the smallest projected length, k = 5 log n / (ε² - ε³)."""
 

@@ -44,7 +44,7 @@ def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, no
     """Return a table as text, with a list of notes below it.
 
     Args:
-        left: number of last columns that are aligned on the left. The first column always is.
+        left: how many of the last columns are aligned on the left, besides the first column.
     """
     words = (0, *range(len(head) - left, len(head)))
     return table(head, rows, format, left=words) + "\n\n" + "\n".join(f"- {note}" for note in notes)
