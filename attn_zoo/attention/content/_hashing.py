@@ -17,9 +17,7 @@ from attn_zoo.shapes import Queries
 RADIX, MOST_HASHES = 16, 6
 """Largest number of buckets of one cross-polytope hash, and largest number of hashes that are combined."""
 ROTATIONS = MOST_HASHES * RADIX // 2
-"""Number of directions drawn for each head and round. A hash with fewer buckets than the largest number uses only the first
-directions.
-"""
+"""Number of directions drawn for each head and round, enough for the largest number of buckets."""
 BUCKETS = Bound(
     lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
     f"must be a power of two up to {RADIX**MOST_HASHES}, or 0 (the number follows the length)",

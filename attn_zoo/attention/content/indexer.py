@@ -69,10 +69,9 @@ class Indexer(Attention[Options]):
         paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
         paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
         chosen.
-    Choice: a separate loss trains the indexer: the Kullback-Leibler divergence KL(p ‖ q), where p are the mean attention weights of
-        the heads, and q is the softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here it is used
-        throughout. The training loop adds it to the loss of the task (see ``auxiliary_loss``). It trains the indexer alone, and no
-        other loss trains the indexer.
+    Choice: a separate loss trains the indexer alone: KL(p ‖ q), where p are the mean attention weights of the heads, and q is the
+        softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here it is used throughout. The training
+        loop adds this loss to the loss of the task (see ``auxiliary_loss``). The loss of the task does not train the indexer.
     """
 
     saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)

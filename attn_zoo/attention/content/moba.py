@@ -150,19 +150,21 @@ class MixtureOfBlocks(Attention[Options]):
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
 
     def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
-        """Return a mask that is True for each block in ``z`` that a query of block ``own`` may choose beside its own."""
+        """Return a mask that is True for each block in ``z`` that a query in block ``own`` may choose: other or, if causal, earlier
+        blocks.
+        """
         return z < own if self.geometry.causal else z != own
 
 
 def grouped(
     chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
 ) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
-    """Sort the pairs of a query and a chosen block by block, and cut them into groups of ``size`` places. All pairs of a group have
-    the same block; some places may be empty. Pairs are numbered by query, then by choice.
+    """Arrange the pairs of a query and a chosen block in groups of ``size`` places. All pairs of a group have the same block; some
+    places may be empty. Pairs are numbered by query, then by choice.
 
     Returns:
-        Three tensors: the number of the pair at each place, the place of each pair, and the block of each group. At an empty place,
-        the number is the count of pairs. If a pair has no block (``chosen`` is then ``blocks``), its place is the count of places.
+        Three tensors: the number of the pair at each place, the place of each pair, and the block of each group. An empty place
+        holds the total number of pairs. A pair without a block (``chosen`` is ``blocks``) gets the total number of places.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

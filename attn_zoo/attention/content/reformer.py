@@ -135,7 +135,7 @@ class Reformer(RedrawnAttention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs. Positions are sorted by bucket, and each chunk attends to itself and to the chunk before it. The
-        outputs of the rounds are averaged, weighted by the sums of the exponentials of their scores.
+        outputs of the rounds are averaged. The weight of a round is the sum of exp(score) over its keys.
         """
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()

@@ -1,7 +1,7 @@
-"""Routing attention: yᵢ is the mean, over the clusters c of query i, of Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over the keys j in c.
+"""Routing attention: yᵢ = Σⱼ softmaxⱼ(q̂ᵢ·k̂ⱼ √d) vⱼ over the keys j in the cluster of query i.
 
-Here q̂ = q / |q| and k̂ = k / |k|. A cluster holds the w queries and the w keys nearest to its centroid. A query or key can be in
-several clusters or in none.
+Here q̂ = q / |q| and k̂ = k / |k|. A cluster holds the w queries and the w keys nearest to its centroid. A query in several
+clusters gets the mean of their outputs; a query in none gets zeros.
 """
 
 from __future__ import annotations

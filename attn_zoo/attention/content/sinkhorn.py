@@ -21,8 +21,8 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 
 LEAST = 1e-6
-"""Lower limit of the divisor of a sorted key or value. The divisor is the sum of the weights of the valid tokens that are averaged.
-If this sum is smaller than the limit, attention gives the sorted key hardly any weight.
+"""Smallest divisor of a sorted key or value, which is a weighted sum of valid tokens divided by the sum of their weights. If that
+sum is smaller, attention gives the sorted key hardly any weight.
 """
 
 
@@ -93,8 +93,9 @@ class Sinkhorn(Attention[Options]):
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. The weight of a place in the
-        second (sorted) block is multiplied by the share of valid tokens at this place: the sum of their weights in R.
+        """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. Each place in the second
+        (sorted) block averages valid tokens with weights from R. The attention weight of the place is multiplied by the sum of
+        these weights.
         """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)

@@ -28,7 +28,7 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost: 0 parameters, and 0 FLOPs, because sums of scaled values are not matrix products.
 
-    The state holds the current value, and the earlier values that later positions link to. Its largest possible size is counted.
+    The state holds the current value, and the earlier values that later positions link to. The largest possible state is counted.
     """
     # After t of n positions, later positions link to at most t earlier values per head of values, and to at most r (n - t), where
     # r is links - 1 times the heads that read this head. The smaller limit is largest at n - t = n / (r + 1).

@@ -22,15 +22,15 @@ class Projection(Enum):
     """Kind of projection along the length, from n tokens to k (Wang et al. 2020, Section 4)."""
 
     learned = "learned"
-    """A learned k × n matrix."""
+    """A learned matrix that maps n tokens to k."""
     random = "random"
-    """A random k × n matrix that is never trained (Johnson and Lindenstrauss)."""
+    """A random matrix that maps n tokens to k, and is never trained (Johnson and Lindenstrauss)."""
     mean = "mean"
-    """Means over windows of about n / k tokens."""
+    """Means over windows of tokens; n tokens give at most k means."""
     max = "max"
-    """Maxima over windows of about n / k tokens, separately for each channel."""
+    """Maxima over windows of tokens, separately for each channel; n tokens give at most k maxima."""
     convolution = "convolution"
-    """A convolution over all channels of a head, with kernel and stride of about n / k tokens."""
+    """A convolution over all channels of a head; n tokens give at most k results."""
 
 
 class Sharing(Enum):
@@ -64,17 +64,19 @@ class LowRankOptions:
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     init: str = added_later("random")
-    """Initialisation of learned E and F. ``random`` draws their elements from N(0, 1/n), and ``average`` from N(1/n, 1/n). With
-    ``pooling``, the keys are cut into k equal segments, and each projected key is the mean of one segment.
+    """Initialisation of the learned k × n projections E and F. ``random`` draws their elements from N(0, 1/n), and ``average`` from
+    N(1/n, 1/n). With ``pooling``, the keys are cut into k equal segments, and each projected key is the mean of one segment.
     """
     equalised: bool = added_later(False)
-    """If true, √n E and √n F are stored, so a step of Adam changes E and F by at most the learning rate over √n. This needs
-    ``projection=learned``.
+    """If true, the projections E and F of n tokens are stored times √n, so a step of Adam changes E and F by at most the learning
+    rate over √n. This needs ``projection=learned``.
     """
     frozen: bool = False
     """If true, E and F keep their initial values, while the other weights are trained."""
     allow_full_rank: bool = False
-    """If true, k may be n or more. The mechanism then costs more than softmax, but can be compared with it exactly."""
+    """If true, projected keys need not be fewer than keys. This costs more than softmax, but allows an exact comparison with
+    softmax.
+    """
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
@@ -173,7 +175,7 @@ class MatrixMap(LengthMap):
 
 
 LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: MatrixMap, Projection.random: MatrixMap}
-"""Class of maps for each kind of projection."""
+"""Class that computes each kind of projection."""
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
@@ -219,7 +221,7 @@ class LowRankAttention(LengthMappedAttention[L]):
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:
-        """Return one options object per layer, with the k of that layer. If all layers have the same k, the list has one item."""
+        """Return a list with the options of each layer, or with one item if ``projected_lengths`` does not distinguish layers."""
         lengths = ["+".join(map(str, layer)) for layer in self.options.layers()]
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 

@@ -17,7 +17,7 @@ SMALLEST_BLOCK = 32
 """Smallest number of queries in a block, even if the window is narrow."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""Type of queries and of outputs. There are as many queries as keys."""
+"""Queries or outputs, if there are as many queries as keys."""
 
 
 class Few(NamedTuple):
@@ -87,7 +87,7 @@ def naive_attention(
     query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few, sinks: Sinks = None
 ) -> Rows:
     """Return the outputs of ``attend_near`` from n × (r + n) weights, where r is the number of keys in ``few``. ``near`` is True
-    for each pair of a query and a key that it sees.
+    for each pair of a query and a key that the query sees.
     """
     seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     seen = seen[:, None, None] if seen.dim() == 2 else seen

@@ -17,7 +17,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):
-    """Base class of maps from each window of ⌈n / k⌉ tokens to one result. The results of windows of padding alone are masked."""
+    """Base class of maps from each window of ⌈n / k⌉ tokens to one result. If a window holds only padding, its result is masked."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -55,9 +55,7 @@ class MeanMap(WindowMap):
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return 0, because means are not matrix products. Return None with ``sharing=none``, unless the map serves a single
-        head.
-        """
+        """Return 0 FLOPs, because means are not matrix products, or None if ``sharing=none`` and the map serves several heads."""
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:
@@ -88,8 +86,8 @@ class ConvolutionMap(WindowMap):
     """Map by a convolution over the channels of a head, without bias. Its kernel and its stride are one window of w = ⌈n / k⌉
     tokens.
 
-    ``weight`` has the axes role, copy, w d and d. The first role is for keys, the last for values. Each head has a copy, or all
-    heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
+    ``weight`` has shape (roles, copies, w d, d), where d is head_dim. The first role is for keys, the last for values. Each head
+    has a copy, or all heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]
@@ -109,7 +107,7 @@ class ConvolutionMap(WindowMap):
         return windows @ weight[0] if len(weight) == 1 else torch.einsum("bhrt,htd->bhrd", windows, weight)
 
     def project_flops(self, head_dim: int) -> int:
-        """Return the FLOPs of both convolutions, 2 w d² for each result of a head."""
+        """Return the FLOPs of the convolutions of keys and of values."""
         return 4 * self.results * self.window * head_dim**2 * len(self.heads)
 
     @torch.no_grad()

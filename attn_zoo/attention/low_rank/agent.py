@@ -55,9 +55,9 @@ class Agent(Nystrom):
     Paper: Han et al. 2023 (agent tokens, the two softmax attentions, the convolution of the values).
     Symbols: A → the means of queries, n (here m) → agents, V_A → the outputs of the agents.
     Differs: agents are means over consecutive valid tokens; the paper pools over squares of an image. The paper's biases by
-        position within the image are left out. The convolution is left out by default. It has one kernel per head and runs over
-        positions; the paper's has one per channel and runs over squares. Padded positions count as zeros. Everything is computed in
-        float32 or more.
+        position within the image are left out. The convolution is left out by default. It runs over positions with one kernel per
+        head; the paper's convolution runs over the image with one kernel per channel. Padded positions count as zeros. Everything
+        is computed in float32 or more.
     """
 
     saturates = (("agents", "are no fewer than the {n} tokens: each token is an agent, and nothing is saved"),)

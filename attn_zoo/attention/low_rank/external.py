@@ -1,5 +1,5 @@
-"""External attention: Y = A M_v. The weights A are the scores X M_kᵀ, normalised twice: by a softmax over positions, then by their
-sum over units.
+"""External attention: Y = A M_v. The weights A are the scores X M_kᵀ of the values X, normalised twice: by a softmax over
+positions, then by their sum over units.
 
 A unit is a learned pair of a key in M_k and a value in M_v, the same for all inputs.
 """
@@ -64,7 +64,7 @@ class External(Attention[Options]):
         over units, of the scores minus their log-sum-exp over positions. This avoids a division by zero. M_k starts from N(0, 1/d)
         and M_v from N(0, 1). There are as many heads as in the layer; the paper's code makes four times as many.
     Nature: Positions interact only through one number per unit: the sum over positions that divides the weights. So a position can
-        hardly look for a token by content, and learns this slowly (copying task: accuracy of 47 % after 650 steps and rising; the
+        hardly look for a token by content. The copying task is learned slowly (accuracy of 47 % after 650 steps and rising; the
         control ``uniform`` stays at 16 %).
     """
 

@@ -35,17 +35,17 @@ class LengthOptions(SinkOptions, DropoutOptions):
 
 
 def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
-    """Return how many of ``length`` keys the window holds on the left and on the right of a position."""
+    """Return how many keys the window holds on the left and on the right of a position, each below ``length``."""
     left, right = (window - 1, 0) if geometry.causal else (window // 2, window // 2)
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: LengthOptions) -> Cost:
-    """Return the cost, with the FLOPs of Z = K W, attention to the compressed entries, and attention to the window in blocks of
-    queries.
+    """Return the cost, with the FLOPs of the weights for compression, attention to the compressed entries, and attention to the
+    window in blocks of queries.
 
-    The state holds keys and values of the window and of complete entries. For the incomplete entry, it holds sums of weights and
-    weighted sums.
+    The state holds keys and values of the window and of complete entries. For the incomplete entry, it holds the sums of weights
+    and the weighted sums so far.
     """
     n, m, inner = geometry.keys, options.compress_rate, geometry.inner_dim
     left, right = reach(geometry, options.window, n)
@@ -139,10 +139,10 @@ def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "
 
 
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
-    """Sum each tensor in ``parts`` over the real slots (places of tokens) of each window, with the softmax of ``logits`` over these
-    slots as weights. Return the list of sums.
+    """Return the weighted sum of each tensor in ``parts`` over the slots of each window. The weights are the softmax of ``logits``
+    over the slots that ``real`` marks.
 
-    ``logits`` and each tensor in ``parts`` have shape (batch, heads, windows, slots, w).
+    ``logits`` and each tensor in ``parts`` have shape (batch, heads, windows, slots, channels).
     """
     weights = softmax_over_valid(logits.mT, real[:, None, :, None]).mT
     return [(weights * part).sum(dim=3) for part in parts]

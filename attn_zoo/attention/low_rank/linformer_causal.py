@@ -1,7 +1,6 @@
 """Block-causal Linformer: Y_b = softmax(Q_b [E K_1 ; … ; E K_{b-1} ; K_b]ᵀ / √d) [F V_1 ; … ; F V_{b-1} ; V_b] for each block b.
 
-A query sees the tokens of its own block up to itself. It sees every earlier block in compressed form: its projected keys E K and
-values F V.
+This is the causal form: a query sees its own block up to itself, and the projected keys E K and values F V of every earlier block.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the size c of a block, in tokens. It is at most the length of the sequence, but always at least k + 1, so that
-    projections compress.
+    """Return the number of tokens in a block: at least ``projected_length`` + 1, so that projections compress, and otherwise at
+    most ``keys``.
     """
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of projecting each block that another block sees, attention within blocks, and attention to
-    the projected keys.
+    """Return the cost, with the FLOPs of three steps: projecting each block that another block sees, attention within blocks, and
+    attention to the projected keys.
 
     The state holds keys and values of the present block, and projected keys and values of the blocks before it.
     """
@@ -82,11 +81,12 @@ class LinformerCausal(Attention[Options]):
     earlier blocks.
 
     Paper: Wang et al. 2020, Eq. 7. The paper's E mixes all positions, so it has no causal form. Here E maps one block of c tokens
-        to k projected keys, which only later blocks see. With c = √(n k), a query is compared with at most about 2 √(n k) keys.
+        to k projected keys. If causal, only later blocks see them. With c = √(n k), a query is compared with at most about 2 √(n k)
+        keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
     Differs: the paper has no blocks. One E and one F serve all blocks and heads, and start from N(0, 1/c). A block of padding alone
         is left out. Other padded tokens are set to zero before they are projected. For inputs of other lengths, c and the
-        parameters stay the same, so FLOPs finally grow with the square of the length.
+        parameters stay the same, so FLOPs of long inputs grow with the square of the length.
     """
 
     key_projection: nn.Parameter
@@ -106,7 +106,7 @@ class LinformerCausal(Attention[Options]):
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Change the number of keys and the size of blocks in place. E and F are interpolated to the new size."""
+        """Change the number of keys and the size of blocks in place, and interpolate the projections."""
         resized = self.geometry_at(length)
         self.block = block_size(length, self.options)
         for name in ("key_projection", "value_projection"):

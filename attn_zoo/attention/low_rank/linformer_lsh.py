@@ -100,15 +100,13 @@ class LinformerLSH(LowRankAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return warnings about the projections along the length, about a window as wide as the input, and about a single
-        bucket.
-        """
+        """Return warnings about too many projected keys, a window as wide as the input, and a single bucket."""
         one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
         words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
         return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed first, because the window needs each key."""
+        """Return None: the layer cannot compress its tokens, because the window needs each key."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

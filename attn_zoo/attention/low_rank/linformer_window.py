@@ -69,7 +69,7 @@ class LinformerWindow(LowRankAttention[Options]):
     saturates = WIDE
 
     def compressed_length(self) -> int | None:
-        """Return None: tokens cannot be compressed first, because the window needs each key."""
+        """Return None: the layer cannot compress its tokens, because the window needs each key."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

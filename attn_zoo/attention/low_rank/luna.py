@@ -30,9 +30,7 @@ PACKED = at_least(2, "the packed tokens that a query sees", advice="A single one
 
 @dataclass
 class Options(DropoutOptions):
-    """Options of Luna. Dropout applies to the weights with which queries attend to packed tokens. The causal form does not support
-    it.
-    """
+    """Options of Luna. Dropout applies to the weights with which queries attend to packed tokens. If causal, dropout must be 0."""
 
     packed_length: int = share_of_length(4, most=256, least=2, bound=PACKED)
     """l, the number of learned queries that pack the tokens."""
@@ -105,7 +103,7 @@ class Luna(Attention[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Return the outputs by packing and unpacking. The causal form masks two n × n products to the past: queries with keys, and
-        unpack weights with pack weights. Sums over the past are divided by the number of its real tokens.
+        unpack weights with pack weights. Sums over the past are divided by the number of real tokens so far.
         """
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale

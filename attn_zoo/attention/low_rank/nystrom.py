@@ -74,11 +74,11 @@ class Nystrom(Attention):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: the convolution is left out by default; the paper's spans 33 positions. Landmarks are means of valid tokens. If their
-        number n is not a multiple of m, the first n mod m segments hold one token more than the others. The iteration for the
-        pseudo-inverse starts from the transpose of A, divided by norms of A. Norms are computed for each head and example; the
-        paper's code takes maxima over the whole batch. The convolution has one kernel per head, and padded positions count as
-        zeros. Everything is computed in float32 or more.
+    Differs: the convolution is left out by default; the paper's spans 33 positions. Landmarks are means of valid tokens. If the
+        number n of valid tokens is not a multiple of m, the first n mod m segments hold one token more than the others. The
+        iteration for the pseudo-inverse starts from the transpose of A, divided by norms of A. Norms are computed for each head and
+        example; the paper's code takes maxima over the whole batch. The convolution has one kernel per head, and padded positions
+        count as zeros. Everything is computed in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is a landmark, and nothing is saved"),)
@@ -161,15 +161,15 @@ def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -
 
 
 def means_of_parts(tokens: Float[Tensor, "heads n d"], m: int) -> Float[Tensor, "heads m d"]:
-    """Return the means of m consecutive parts of the tokens of one example."""
+    """Cut the tokens of one example into m consecutive parts, and return the mean of each part."""
     return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
 
 
 def landmarks(
     most: int, valid: KeyValid, *tokens: Keys
 ) -> tuple[list[Float[Tensor, "batch heads m d"]], Bool[Tensor, "batch m"] | None]:
-    """Return the landmarks of each tensor in ``tokens``: the means of m consecutive parts of its valid tokens. m is ``most`` or, if
-    smaller, the length. Also return a mask that is True for parts with a valid token, or None if all parts have one.
+    """Cut the valid tokens of each tensor into m consecutive parts, and return a list of the means, called landmarks. m is ``most``
+    or, if smaller, the length. Also return a mask that is True for parts with a valid token, or None if ``valid`` is None.
     """
     m = min(most, tokens[0].shape[2])
     if valid is None:
@@ -179,7 +179,9 @@ def landmarks(
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
-    """Return the means of m consecutive parts of the tokens. The first n mod m parts hold one token more than the others."""
+    """Cut n tokens into m consecutive parts, and return the mean of each part. The first n mod m parts hold one token more than the
+    others.
+    """
     each, longer = tokens.shape[2] // m, tokens.shape[2] % m
     if torch.compiler.is_compiling():
         return _gathered_means(tokens, m, each, longer)

@@ -40,11 +40,11 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of the entries (Cᵃ, Zᵃ and Zᵇ), the indexer, and attention to the window and to the entries.
+    """Return the cost, with the FLOPs of the linear maps for entries, the indexer, and attention to the window and to the entries.
     No gradient flows from the outputs to the indexer.
 
-    The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For the incomplete
-    entry and for the one after it, the state holds sums of weights and weighted sums.
+    The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For up to two
+    incomplete entries, the state holds the sums of weights and the weighted sums so far.
     """
     n, m, inner, width = geometry.keys, options.compress_rate, geometry.inner_dim, options.index_width
     wide, entries = options.index_heads * width, -(-n // m)
@@ -81,8 +81,8 @@ class SparseCompression(hca.LengthCompression):
 
     Paper: DeepSeek-AI 2026 (DeepSeek-V4), Section 2.3.1: compressed sparse attention and its lightning indexer.
     Symbols: m → compress_rate, k → kept, C^a, V^a and Z^a → the parameter ``before``, which maps the m tokens before a group; Z^b →
-        gate; B → position_bias; K^IComp → the entries of index_key and index_gate (rows 0: Cᵇ and Zᵇ, rows 1: Cᵃ and Zᵃ), q^I and w
-        → index_query and index_weight.
+        gate; B → position_bias; K^IComp → index keys computed by index_key and index_gate (item 0 maps tokens in the group, item 1
+        tokens before it); q^I and w → index_query and index_weight.
     Differs: the differences of ``length_compression`` apply, too. Cᵇ is the key or value of a token in the group itself. Cᵃ is a
         linear map of the key or value of a token before the group. The indexer reads the queries and keys of all heads. Scores of
         all entries are computed and masked. If index scores are equal, the first entry is chosen.

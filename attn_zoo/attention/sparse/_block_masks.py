@@ -56,7 +56,7 @@ class Pattern:
     causal: bool = False
 
     def block_pairs(self, n: int) -> int:
-        """Return the number of pairs of blocks that a head compares. Absent blocks (-1 in a table) count, too."""
+        """Return the number of pairs of blocks that a head compares. Absent blocks (-1 in a ``BlockTable``) count, too."""
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
@@ -89,8 +89,8 @@ class Pattern:
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
         """Return distinct random blocks for each block in ``rows``, and -1 if no block is left to draw. They are drawn uniformly
-        from the blocks that are neither global nor in the window and, if causal, that are earlier. ``end`` is the first global
-        block at the end.
+        from the blocks (if causal, earlier blocks) that are neither global nor in the window. ``end`` is the first global block at
+        the end.
         """
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
@@ -126,8 +126,8 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """Return the cost, with the FLOPs of attention from each block to all blocks that it sees. Absent blocks (-1 in a table)
-        count, too.
+        """Return the cost, with the FLOPs of attention from each block to all blocks that it sees. Absent blocks (-1 in a
+        ``BlockTable``) count, too.
 
         The state holds keys and values of the window and the global blocks or, with random blocks, of the whole past.
         """

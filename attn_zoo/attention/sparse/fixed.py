@@ -45,7 +45,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of attention from each block to itself and to the summaries (the last positions) of all
     blocks. The summaries are gathered into blocks, which count as full.
 
-    The state holds keys and values of the summaries and of the present block. Its largest size is counted.
+    The state holds keys and values of the summaries and of the present block. The largest state is counted.
     """
     n = geometry.keys
     block, summary = sizes(geometry, options)
@@ -97,8 +97,8 @@ class Fixed(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed in blocks of queries. One softmax runs over the first l - c keys of a query's block and the
-        last c keys of all blocks.
+        """Return the outputs, computed in blocks of queries. One softmax runs over the query's own block and the last keys
+        (summaries) of all blocks, each key once.
         """
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary

@@ -53,8 +53,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
     The backward pass computes the weights of the windows again.
 
-    The state holds keys and values of the positions within reach and of the global tokens. Until all global tokens are read, it
-    also holds their ``global_key`` and ``global_value``, which only queries of global tokens see.
+    The state holds keys and values of the global tokens and of the positions that later windows reach. Until all global tokens are
+    read, the state also holds the ``global_key`` and ``global_value`` of the global tokens so far, which only global tokens see.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     wide = geometry.heads * (geometry.head_dim + options.sinks)  # tiles take a sink as one more global key and one more channel
@@ -110,7 +110,8 @@ class Longformer(PairwiseAttention[Options]):
     Differs: global tokens are the first positions; in the paper any tokens can be global. Window and dilation are the same for all
         heads of a layer. If causal, the window reaches into the past alone, a global token sees only its past, and later positions
         see the token. Sinks (learned scores in the softmax that belong to no key) are an addition; global tokens have them, too.
-    Nature: Each layer reaches one window further. Tokens beyond are seen through global tokens alone, and are hardly recalled.
+    Nature: Each layer reaches one window further. Tokens outside this reach are seen through global tokens alone, and are hardly
+        recalled.
     """
 
     saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))

@@ -69,10 +69,9 @@ class Strided(PairwiseAttention[Options]):
     Symbols: l → stride.
     Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional,
         the window and the l-th positions lie on both sides of the query.
-    Nature: A position sees its neighbours and one position in l beyond them. Any other token reaches it only in two layers, through
-        a third position, which gathers the same average for all positions that read it. Recall by content therefore stays near a
-        guess among the values seen (accuracy of 12 % with 8 key-value pairs at l = 8, after 1,100 steps), while copying from a
-        fixed distance is easy.
+    Nature: A position sees its neighbours and every l-th position beyond them. Other tokens arrive after two layers, in averages
+        that do not depend on the query. Recall by content therefore stays near a guess among the values seen (accuracy of 12 % with
+        8 key-value pairs at l = 8, after 1,100 steps), while copying from a fixed distance is easy.
     """
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
