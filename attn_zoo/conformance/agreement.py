@@ -23,20 +23,21 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_ro
 TWICE = 2.0
 """Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
 ULPS, MANY_ULPS = 8, 16
-"""How many roundings are added to the permitted error: at a few fixed sizes, and at the sizes that are drawn at random. One
-rounding is the machine epsilon times the largest number."""
+"""Roundings that are added to the permitted error: ``ULPS`` at fixed sizes, ``MANY_ULPS`` at random sizes. One rounding is the
+machine epsilon times the largest output or gradient."""
 
 SLOW = 20.0
-"""Largest number of CPU seconds for ``definition`` in one check. A brief check (``Subject.brief``) gets a sixth of them."""
+"""Largest number of CPU seconds for ``definition`` in one check. If ``Subject.brief`` is True, the limit is ``SLOW / 6``."""
 clock = time.process_time
 """Return the CPU seconds that this process has used."""
 
 UNPADDED = 3
-"""Number of examples without padding in a batch that is compared with the definition. Four other examples have padding."""
+"""Number of examples without padding in a batch on which ``eager`` and ``definition`` are compared. Four other examples have
+padding."""
 
 NEARBY = 8
-"""Number of copies of the inputs, each with every number changed by one rounding. If an implementation exceeds the limit, the error
-of ``eager`` is also measured at these copies."""
+"""If an implementation exceeds its permitted error, the error of ``eager`` is also measured at this many copies of the inputs.
+In each copy, every number is changed by one rounding."""
 
 
 @attention_check("implementation")
@@ -187,8 +188,8 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
     error of ``eager`` is also measured at eight copies of the inputs, in which each number is changed by one rounding. The largest
     error of ``eager`` then sets the limit.
 
-    If the kernels multiply in 16 bits only, each input of ``eager`` in float64 is changed by one rounding of 16 bits. The permitted
-    error is twice the resulting change of outputs and gradients, plus a few roundings.
+    If the kernels multiply in 16 bits only, the limit comes from ``eager`` in float64. Each number of its inputs is changed by one
+    rounding of 16 bits. The permitted error is twice the resulting change, plus a few roundings.
     """
     worst = 0.0
     few = _geometries(subject)

@@ -3,7 +3,7 @@
 The examples are computed in this process after its caches are cleared, and in a subprocess with a different hash seed, which
 changes the order of Python sets. The subprocess ignores cached files, because this process has written them.
 
-One subprocess forks for each task, which saves seconds of imports. On systems without fork, each task gets a new subprocess.
+One subprocess serves all tasks, and forks once per task. On systems without fork, each task gets a new subprocess.
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
 
 @attention_check("implementation")
 def inputs_are_left_alone(subject: Subject) -> None:
-    """A call does not change the caller's tensors, even if a mask leaves an example without keys. Writing into the output does not
-    change them either."""
+    """Neither a call nor writing into its output changes the caller's tensors, even if a mask leaves an example without keys."""
     ones = [subject.geometry(1, causal=geometry.causal) for geometry in subject.plain_and_causal()]
     for geometry in (*subject.plain_and_causal(), *ones):
         if (module := subject.build_if_allowed(geometry)) is None:

@@ -16,8 +16,8 @@ from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention
 
 ROWS = 2**21
-"""Largest number of query-key pairs per head in one call. A batch has one example per cut (first changed position), so a large
-number of cuts is divided among several calls."""
+"""Largest number of query-key pairs per head in one call. Each example tests one cut (first position that is changed), so many
+cuts are divided among several calls."""
 
 # All lie between 64 and 128, because a mechanism may change its number of buckets when the length passes a power of two.
 PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
@@ -33,7 +33,7 @@ class Scene:
     change: Callable[[Tensor], Tensor]
     past: float = 1.0
     opposed: bool = False
-    """True if the keys are the negated queries. The score of a position with itself is then at most zero."""
+    """If True, the keys are set to the negated queries, so that the score of a position with itself is at most zero."""
 
     def __str__(self) -> str:
         size = f"{self.past:g} times as large" if self.past > 1 else f"{1 / self.past:g} times as small"

@@ -27,8 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built.
-    ``reads`` lists the values, and may list the queries and the keys but no other inputs."""
+    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. Its
+    field ``reads`` contains ``value``, and may contain ``query`` and ``key`` but nothing else."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
@@ -269,8 +269,8 @@ def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
 
 @attention_check("variant")
 def building_draws_what_is_claimed(subject: Subject) -> None:
-    """If two modules are built under different seeds and get equal parameters, they give the same output, unless the card declares
-    ``random_at_build``."""
+    """If two modules are built under different seeds and then given equal parameters, their outputs are equal, unless the card
+    declares ``random_at_build``."""
     first, second = subject.build(seed=1), subject.build(seed=2)
     with torch.no_grad():
         for mine, other in zip(first.parameters(), second.parameters(), strict=True):

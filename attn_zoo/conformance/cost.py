@@ -21,14 +21,15 @@ from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.count.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
-"""Tolerance of a fitted exponent of growth, and the number that is added to this tolerance if the big-O has a factor log n."""
+"""Largest permitted difference between a fitted exponent and that of the card's big-O. ``LOG_SLACK`` is added if the big-O has a
+factor log n."""
 
 # The outputs of so many later tokens depend on all past tokens.
 READ, LATER = 5, 17
 """Numbers of past and of later tokens in the check of the recurrent state."""
 
 MANY = 2**16
-"""Number of past tokens at which the tokens take more bytes than a recurrent state of fixed size."""
+"""Number of past tokens so large that storing them takes more bytes than a recurrent state of fixed size."""
 
 FLOAT_BYTES = 4
 
@@ -96,7 +97,7 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Count the independent numbers of past tokens that influence later outputs.
+    """Compute how many numbers a recurrent state must store at least, and on which inputs it depends.
 
     Args:
         built_for: number of keys that the mechanism is built for.
@@ -155,8 +156,10 @@ def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
     """FLOPs grow with the length as the card's big-O of time states, and the amount of numbers written to memory grows no faster.
+
     If the card states the cost of an implementation other than ``eager``, such as ``tiled``, FLOPs and written numbers of ``eager``
-    also grow no faster than this big-O."""
+    grow no faster than the card's big-O of time either.
+    """
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
     for geometry in subject.plain_and_causal():
@@ -262,9 +265,9 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 def exponent(sizes: Sequence[int], ratio: int) -> float:
     """Return the exponent p of a power law n^p that is fitted to sizes at three lengths n.
 
-    The fit uses the two differences between neighbouring sizes, because a constant term cancels in them. The result is at most the
-    exponent of the first and the third size alone, which is also used if the first two sizes do not grow. If the third size is not
-    larger than the second, the result is 0.
+    The exponent is fitted to the two differences between neighbouring sizes, in which a constant term cancels. If the exponent of
+    the first and the third size alone is smaller, or if the second size is not larger than the first, that exponent is returned. If
+    the third size is not larger than the second, the result is 0.
 
     Args:
         sizes: three sizes, such as numbers of FLOPs.

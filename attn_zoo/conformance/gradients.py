@@ -20,23 +20,24 @@ from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
 
+# A query has no influence if it sees only one key, for example because it is alone in its bucket.
 OWN = 0.5
-"""Smallest permitted share of outputs that depend on the query at their own position. A query has no influence if it sees only one
-key, for example because it is alone in its bucket."""
+"""Smallest permitted share of outputs that depend on the query at their own position."""
 DRAWS = 16
 """Largest number of random draws of the inputs. Each position must get a gradient in at least one draw."""
 STEPS = (1e-6, 1e-7, 1e-8)
 """Step sizes of the finite differences. Each step is taken in a different random direction."""
 # The second is needed because finite differences divide the rounding error of the sum by a small step.
 SLOPE, ROUNDING = 1e-4, 1e-8
-"""Tolerances that are added when a slope is compared with finite differences. The first is relative to the slope or the norm of its
-summands, the second to the sum of the outputs."""
+"""A slope computed from gradients may differ from finite differences by ``SLOPE`` times the slope (or the norm of its summands,
+if larger) plus ``ROUNDING`` times the sum of the outputs."""
 
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and additional input (stream) gets a gradient. If a stream equals an input in a newly built
-    layer, the gradient of the stream also counts for this input. The numbers of queries and keys may differ."""
+    """Each valid position of each input and additional input (stream) gets a gradient, even if the numbers of queries and keys
+    differ. If a newly built layer computes a stream as a copy of an input, the gradient of the stream also counts for this
+    input."""
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
         holes = torch.ones(1, subject.length, dtype=torch.bool, device=subject.device)

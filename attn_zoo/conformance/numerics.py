@@ -26,7 +26,7 @@ HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
 """Largest permitted errors of outputs in 16 bits: the median error, and the root mean square error. Both are relative to the root
 mean square of the outputs in float64."""
 GRADIENT_MEDIAN = 0.25
-"""Largest permitted median error of a gradient in 16 bits, relative to the median of the gradient in float64."""
+"""Largest permitted median error of a gradient in 16 bits, relative to the median absolute gradient in float64."""
 SHORT_MEDIAN, LONG_MEDIAN = 0.1, 0.25
 """Limits that replace ``HALF_MEDIAN`` at sizes that are drawn at random: the first up to 129 positions, the second at longer
 lengths."""
@@ -40,7 +40,7 @@ EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
     "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
     "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
 }
-"""Changes that make inputs extreme, by the description of these inputs."""
+"""Functions that make inputs extreme, by a description of the changed inputs."""
 DEVIATIONS = 6.0
 
 

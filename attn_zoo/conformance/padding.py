@@ -16,8 +16,7 @@ from attn_zoo.contract import Attention, Geometry
 NOISE = 1e3
 """Padded positions are filled with the inputs of another example, multiplied by this factor."""
 AVERAGE = 1e-3
-"""Largest relative distance of outputs from the values, in a test with equal values, at which outputs count as averages of the
-values."""
+"""Outputs count as averages of the values if equal values give outputs within this relative distance of the values."""
 
 
 @attention_check("implementation")
@@ -101,8 +100,8 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """If the mechanism supports shorter lengths, inputs with a little padding on the right give the same outputs as the inputs
-    without it. If the card declares ``shorter``, this also holds with much padding."""
+    """If the card declares ``any_length`` or ``shorter``, one or two padded positions on the right do not change the other
+    outputs. If the card declares ``shorter``, this also holds if most positions are padded."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):

@@ -17,10 +17,10 @@ from attn_zoo.contract import Attention, Geometry
 # If a mechanism masks scores with a large negative number instead of minus infinity, the fault shows only if other scores are below
 # this number, as with large inputs.
 SCALES = (1.0, 100.0)
-"""Factors of the inputs."""
+"""Factors by which the check multiplies the inputs."""
 
 SATURATING = (0.0, 50.0, -50.0)
-"""Numbers to try in a padded key or stream: zero, and two numbers that open or shut a gate fully, except for rounding."""
+"""Numbers to try in a padded key or additional input (stream): zero, and two numbers that open or shut a gate."""
 AT_ONCE = 256
 """Number of combinations of ``SATURATING`` that are tried in one batch."""
 
@@ -30,9 +30,9 @@ def padding_position_does_not_matter(subject: Subject) -> str:
     """If outputs do not depend on positions, padding before, between or after real tokens does not change the outputs of these
     tokens.
 
-    Outputs count as independent of positions in three cases. First, permuting the tokens permutes the outputs. Second, some token
-    changes no output of other tokens, wherever it is inserted. Third, the mechanism has a recurrent state of fixed size whose decay
-    depends on the tokens only.
+    Outputs count as independent of positions in three cases. First, permuting the tokens permutes the outputs. Second, a token
+    exists that can be inserted anywhere without changing outputs of other tokens. Third, the mechanism has a recurrent state of
+    fixed size whose decay depends on the tokens only.
     """
     can = subject.card.can
     if not can.key_padding:

@@ -41,7 +41,8 @@ def some_setting_is_served(subject: Subject) -> None:
 
 @attention_check("implementation")
 def heads_keep_to_themselves(subject: Subject) -> None:
-    """No head influences another head, unless the card declares ``mixes_heads``. If it does, some head must influence another."""
+    """No head influences another head, unless the card declares ``mixes_heads``. With ``mixes_heads``, some head must influence
+    another."""
     largest = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(replace(geometry, heads=3))
@@ -103,8 +104,8 @@ OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, Im
 
 @attention_check("implementation")
 def calls_are_silent(subject: Subject) -> None:
-    """Building, calls and training print nothing and issue no Python warnings. The method ``warnings`` returns what a user should
-    know about the options."""
+    """Building, calls and training print nothing and issue no Python warnings. Warnings about options are returned by the method
+    ``warnings`` instead."""
     for geometry in subject.plain_and_causal():
         for what, run in _runs(subject, subject.build(geometry)).items():
             with (
@@ -132,8 +133,7 @@ SWITCHES: tuple[Switch, ...] = (
     (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
-"""Settings that a check changes before it runs a module. Otherwise, a module could set the value that an earlier module left, and
-the check would not notice."""
+"""Settings that a check changes before it runs a module. The check then also notices a module that sets the old value."""
 
 
 class _Unchanged:

@@ -32,7 +32,7 @@ def parametrize_with_checks(
             these tests as xfail. They fail if the check passes or does not apply.
 
     Raises:
-        UnknownNameError: no target has this name, or ``expected_failures`` names a check that does not exist.
+        UnknownNameError: ``targets`` has an unknown name, or ``expected_failures`` names a check that does not exist.
         ValueError: a module or file cannot be imported, or holds no class with a card.
         FileNotFoundError: there is no such file.
     """

@@ -41,9 +41,9 @@ APART = (
     "defaults_suit_every_length",
     "eager_agrees_with_the_definition",
 )
-"""Checks whose duration says little about the speed of the mechanism."""
+"""Checks that are not used to estimate the speed of the mechanism."""
 ENOUGH = 0.03
-"""Share of the total usual duration that ended cases must reach before there is an estimate."""
+"""Share of the work (the usual duration of all cases) that must be done before the remaining time is estimated."""
 OVERDUE = 3.0
 """If a case takes longer than this multiple of its expected duration, there is no estimate until the case ends."""
 

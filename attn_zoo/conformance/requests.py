@@ -26,8 +26,8 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """For each tensor, whether it has one position per query (``queries``) or per key (``keys``). A tensor that serves as queries
-    and keys has both entries."""
+    """For each tensor, ``queries`` if it has one position per query, ``keys`` if it has one per key, and both if it serves as
+    queries and keys."""
 
     @property
     def shared(self) -> bool:
@@ -198,8 +198,8 @@ def answers(request: Request, module: Attention, call: Callable[..., Any] | None
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
-    """Return six masks, which are True at valid keys. Their kinds of padding are none, on the right, on the left, at both ends, in
-    holes, and at all keys but one."""
+    """Return six masks, which are True at valid keys. They hide, in this order: nothing, keys on the right, on the left, at both
+    ends, every third key, and all keys but one."""
     valid = torch.ones(6, keys, dtype=torch.bool)
     third = max(1, keys // 3)
     valid[1, keys - third :] = False

@@ -38,11 +38,11 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
     differences of the outputs of ``eager``. If derivatives are unsupported, requesting them raises an error that names
     ``implementation="eager"``.
 
-    Derivatives are taken with respect to inputs, streams, parameters, and weights by which the loss multiplies the output: to all
-    of these together, to the inputs alone with frozen parameters, and to each input, stream and parameter alone.
+    The loss is a weighted sum of the outputs or of their squares. Derivatives are taken with respect to all inputs (including
+    streams), parameters and weights together, to the inputs only, and to each input and parameter alone.
 
-    They are computed by ``backward`` or ``grad`` after ``create_graph=True``, also for several gradients at once and under gradient
-    checkpointing. ``torch.autograd.functional``, ``torch.autograd.forward_ad`` and ``torch.func`` are tested too.
+    ``backward`` and ``grad`` with ``create_graph=True`` are tested, also with batched gradients and under gradient checkpointing.
+    ``torch.autograd.functional``, ``torch.autograd.forward_ad`` and ``torch.func`` are tested too.
     """
     refused = set[str]()
     for geometry in subject.plain_and_causal():

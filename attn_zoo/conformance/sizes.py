@@ -13,7 +13,7 @@ BORDERS = (63, 64, 65, 127, 128, 129)
 """Lengths at and next to usual block sizes. Every mechanism is checked at these lengths."""
 
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
-"""Positions at or next to which a block may end."""
+"""Positions at which checks cut a sequence, at and next to the ends of usual blocks."""
 
 ACROSS = (9, 65)
 """Numbers of queries in checks of cross-attention. The number of keys is different."""

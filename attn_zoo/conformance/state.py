@@ -85,8 +85,9 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls change no output and block no gradient of a later call, at any length or scale, and also in inference mode. The
-    later call may use the same tensors with new content. A later call does not change the output of an earlier call."""
+    """After other calls, a module gives the same outputs as a fresh module, and gradients can be computed. The other calls may
+    be in inference mode, at other lengths or scales, or on the same tensors with other content. A call does not change the
+    output of an earlier call."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)

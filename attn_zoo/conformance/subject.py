@@ -18,15 +18,15 @@ from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, Uns
 from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""How often a check runs: ``card`` once, ``variant`` once per set of options, ``implementation`` once per set of options and
-implementation, and ``twin`` the same without ``eager``."""
+"""How often a check runs: ``card`` means once, ``variant`` once per set of options, ``implementation`` once per set of options
+and implementation. ``twin`` means the same as ``implementation``, but leaves out ``eager``."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd lengths, which are not multiples of any block size. A check uses the first length that the options allow."""
 
 # A default block size of a quarter of this length is 18, which divides none of LENGTHS.
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry for which all checks compute the default options, also if they run at other lengths."""
+"""Heads, head width and lengths for which all checks compute the default options, even checks at other lengths."""
 
 HALF = 0.03
 """Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
@@ -42,7 +42,7 @@ class Subject:
     implementation: str
     device: torch.device
     brief: bool = False
-    """True to leave out the sizes that are drawn at random, if a check is repeated with other options or parameters."""
+    """True if a check is repeated with other options or parameters. It then leaves out the sizes that are drawn at random."""
     moved: float = 0.0
     """How far parameters are moved from their initial values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -50,8 +50,8 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs: float64 on a CPU, because its rounding errors are far smaller than mistakes. On other devices, and
-        for kernels that multiply in one dtype only, it is ``single``."""
+        """Dtype of the inputs: float64 on a CPU. On other devices, and for kernels that multiply in one dtype only, it is
+        ``single``."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
@@ -95,8 +95,8 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Return a small geometry with equal numbers of queries and keys. By default, it is causal only if the implementation
-        supports nothing else."""
+        """Return a small geometry with equal numbers of queries and keys. If ``causal`` is None, it is bidirectional, unless the
+        implementation supports causal geometries only."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
@@ -116,8 +116,13 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Return the mechanism for a geometry. Return None if the geometry is unsupported and has fewer tokens than
-        ``Subject.length``."""
+        """Return the mechanism for a geometry. Return None if the mechanism does not support the geometry, and the number of
+        queries or keys is below ``Subject.length``.
+
+        Raises:
+            UnsupportedError: an unsupported geometry has at least ``Subject.length`` queries and keys.
+            NotApplicable: see ``build``.
+        """
         try:
             return self.build(geometry)
         except UnsupportedError:
@@ -187,8 +192,8 @@ class Subject:
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Return the geometries of ``plain_and_causal``, and the same geometries with several blocks of 64 tokens. GPU kernels on a
-        CPU (``interpreted``) get 129 tokens instead, because they are slow."""
+        """Return the geometries of ``plain_and_causal``, and the same geometries with several blocks of 64 tokens. GPU kernels
+        on a CPU (``interpreted``) get 129 tokens instead."""
         plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
@@ -231,7 +236,7 @@ class Subject:
 
         Args:
             what: description of the tensors. The message begins with it.
-            tolerance: largest permitted relative difference. None means that of the subject.
+            tolerance: largest permitted relative difference. None means ``Subject.tolerance``.
 
         Raises:
             Violation: the shapes differ, the numbers differ by more than the tolerance, or a number is not finite.

@@ -24,8 +24,9 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
     repetition. A hybrid such as ``local+linear`` names all of its mechanisms.
 
     Raises:
-        UnknownNameError: nothing has this name.
-        ValueError: a module or file cannot be imported or holds no card, or the name is unknown and a plugin failed to load.
+        UnknownNameError: a target has an unknown name.
+        ValueError: a module or file cannot be imported or holds no card. A target with an unknown name also raises this error if a
+            plugin failed to load.
         FileNotFoundError: there is no such file.
     """
     found = [card for target in targets for card in ([target] if isinstance(target, Card) else _named(target))]

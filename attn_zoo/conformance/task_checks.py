@@ -111,10 +111,11 @@ def splits_are_disjoint(task: Task) -> str:
 
 @task_check
 def labels_fit_the_spec(task: Task) -> str:
-    """Every example has labels of the stated kind and shape, and at least one of them is scored.
+    """Labels have the kind and shape that the task's ``spec`` states. Every split has a scored label. If labels belong to
+    positions, every example has one.
 
-    The train split has every class, unless the metric is perplexity. The valid and test splits have more than one class. Labels
-    that are numbers vary.
+    The train split has every class, unless the metric is perplexity. The valid and test splits have more than one class. In
+    regression, each number of a label varies in the train split.
     """
     spec = task.spec
     for split in SPLITS:

@@ -11,19 +11,19 @@ from attn_zoo.contract import SPLITS, Examples, Frames, Patches, Task, scored
 
 TRAIN, TEST = 2048, 1024
 """Largest numbers of examples from which a simple guesser learns, and on which it is tested."""
+# With fewer labels, the token at one of the many positions may predict them by chance.
 FEWEST = 50
-"""Smallest number of test labels. With fewer labels, the token at one of the many positions may predict them by chance."""
+"""Smallest number of test labels with which a task is checked for shortcuts."""
 TOLD = 0.99
 """Share of test labels that a guesser must predict to count as a shortcut. Its errors must also be at most a tenth of those of
 always guessing the most frequent class."""
 LAST = 4
-"""Number of last positions that are also tried by their distance from the end, because examples differ in length."""
+"""How many last tokens of each example are also tried as predictors of the label."""
 
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Labels of neighbouring examples are no more alike than labels of any two examples of the split. The first examples of a split
-    are therefore a fair sample of it."""
+    """Labels of neighbouring examples are no more alike than labels of any two examples of the split."""
     if task.spec.labels == "position":
         raise NotApplicable("the task has labels per position, not per example")
     worst = 0.0
@@ -70,8 +70,8 @@ def no_shortcut_tells_the_label(task: Task) -> str:
     class for each token at this position. The guesser is also tried with the length of the example instead of a token. If labels
     belong to positions, the guesser uses the token at the labelled position.
 
-    A guesser must be right for less than 99 % of the test labels, or make more than a tenth of the errors of always guessing the
-    most frequent class.
+    The task fails if a guesser is right for at least 99 % of the test labels, and makes at most a tenth of the errors of always
+    guessing the most frequent class.
     """
     spec = task.spec
     if isinstance(spec.inputs, Patches | Frames) or spec.problem != "classification":

@@ -48,8 +48,7 @@ TRAINED = (
 
 @attention_check("variant")
 def promises_hold_once_trained(subject: Subject) -> None:
-    """A selection of the other checks also passes after the parameters have moved from their initial values, some of which are zero
-    or all equal."""
+    """A selection of the other checks also passes after random changes of the trainable parameters."""
     if not trained_parameters(subject.build()):
         raise NotApplicable("the module has no trainable parameters")
     far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))

@@ -18,7 +18,7 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
     of its dtype at hidden keys. ``attn_mask`` must hide the same keys from every query, with two exceptions. It may hide more keys
     from padding, as timm's masks for images of several sizes (NaFlex) do. If ``causal``, it may hide later keys.
 
-    The numbers of additive masks, and of masks with a head or query axis, are checked, which synchronises a GPU.
+    If the mask is additive or has a head or query axis, its values are checked, which synchronises a GPU.
 
     Args:
         name: name of the mechanism, for messages.

@@ -35,8 +35,8 @@ OF_ANOTHER_KIND = {
     "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
     "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
 }
-"""Reasons why timm's other attention classes are not replaced. A key is the name of a class, preceded by its module if the name is
-ambiguous.
+"""Reasons why timm's attention classes other than ``Attention`` are not replaced, by class name. If a class name is ambiguous, its
+module precedes it.
 """
 
 
@@ -100,9 +100,9 @@ def replace_attention(
     (``qk_norm``, ``scale_norm``) and dropout rates stay. If the mechanism with its options equals softmax attention and there is no
     gate, the outputs of the model do not change.
 
-    The parameters of the mechanism, such as Linformer's E and F, of a short convolution and of a gate are new. Create the optimiser
-    afterwards, and train these new parameters. ``join_layers`` is called, so options that concern all layers together take effect.
-    If there is an error, the model does not change.
+    New parameters are those of the mechanism (such as Linformer's E and F), of a short convolution and of a gate. Create the
+    optimiser afterwards, and train these parameters. ``join_layers`` is called, so options that concern all layers together take
+    effect. If there is an error, the model does not change.
 
     Args:
         model: a model of timm, trained or not.

@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Arguments of one call of ``replace_attention``. If the call left out the length, it is filled in."""
+    """Arguments of one call of ``replace_attention``. If the call gave no length, ``length`` is the model's number of positions."""
 
     attention: str
     implementation: str

@@ -10,11 +10,11 @@ from attn_zoo.integrations.transformers.description import NAME
 
 
 def require_transformers() -> Any:
-    """Register attn-zoo's attention and mask functions with the package transformers under ``NAME``, and return the package. Other
-    models in the process are not affected.
+    """Register attn-zoo's attention and mask functions with the package transformers, and return the package. Models with their
+    original attention are not affected.
 
     Raises:
-        UnsupportedError: the package is missing; the message names the extra.
+        UnsupportedError: the package is missing; the message gives the command to install it.
     """
     if importlib.util.find_spec("transformers") is None:
         raise UnsupportedError(

@@ -101,8 +101,8 @@ def scaling_of(module: Any, head_dim: int) -> float:
 
 
 def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
-    """Return the weight and bias of the query, key or value projection of an attention module. Those of grouped key and value heads
-    are repeated for every head.
+    """Return the weight and bias of the query, key or value projection of an attention module. In grouped-query attention, weights
+    and biases of keys and values are repeated for every query head.
 
     Raises:
         UnsupportedError: the projections of the module have unknown names.
