@@ -66,9 +66,9 @@ class Indexer(Attention[Options]):
     Paper: DeepSeek-AI 2025 (DeepSeek-V3.2), Section 2.1: index scores, the choice of k keys, and the loss of the indexer.
     Symbols: k → kept, H^I → index_heads, q^I, k^I and w → the maps index_query, index_key and index_weight, I → index.
     Differs: the indexer reads the queries and keys of all heads; the paper's indexer reads the tokens and a latent query. The
-        paper's norm of index keys, rotary positions and low precision are left out. All n² scores are computed and then masked; the
-        paper's kernels compute the chosen scores alone. If index scores are equal, which ReLU makes likely, the first key is
-        chosen.
+        paper's norm of index keys, rotary positions and low precision are left out. The scores I are divided by √(H^I d^I), which
+        the paper's equation does not show. All n² scores are computed and then masked; the paper's kernels compute the chosen
+        scores alone. If index scores are equal, which ReLU makes likely, the first key is chosen.
     Choice: a separate loss trains the indexer alone: KL(p ‖ q), where p are the mean attention weights of the heads, and q is the
         softmax of I over all visible keys. The paper uses this loss in its dense warm-up; here it is used throughout. The training
         loop adds this loss to the loss of the task (see ``auxiliary_loss``). The loss of the task does not train the indexer.
