@@ -18,7 +18,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Values are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
+"""Values of frames are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
 
 
 @dataclass

@@ -30,8 +30,8 @@ class Options(TextOptions):
     """Number of tokens of a repetition: a token counts as repeated if it and the ``run`` - 1 tokens before it also occur earlier in
     the sequence. 0 means 8 for bytes and 2 for other tokens."""
     rare: int = 20
-    """Largest number of occurrences of a repetition in the training text. Repetitions that are more frequent do not count, because
-    a network can memorise them."""
+    """Largest number of times that repeated text may occur in the training text. Text that occurs more often does not count as
+    repeated, because a network can memorise it."""
 
     def __post_init__(self) -> None:
         self.require_texts("causal_language")
@@ -91,8 +91,8 @@ class CausalLanguage(TextTask):
     recall). All other tokens are called the ``rest``.
 
     Source: Arora et al. 2023 study pairs of tokens that are repeated in the context and rare in training. The second tokens of
-        these pairs are 6 % of all tokens. They account for 82 % of the difference between a gated convolution and attention on the
-        Pile, at 1,024 tokens.
+        these pairs are 6 % of all tokens. They account for 82 % of the difference in perplexity between a gated convolution and
+        attention on the Pile, at 1,024 tokens.
     Differs: by default, tokens are bytes, and a repetition has 8 of them. A text is cut into sequences of exactly ``length``
         tokens; the remainder is not used. Texts are divided into splits as in the task ``masked_language``. Sequences of train and
         valid that also occur in a later split are left out. Perplexity is per token, so compare it only between runs with the same

@@ -33,7 +33,7 @@ class Options(SyntheticOptions):
     """Options of the task ``copying``."""
 
     length: int = 64
-    """Length in tokens. A sequence has symbols among blanks, the delimiter, and then one labelled blank for each symbol."""
+    """Length in tokens. First come symbols and blanks, then the delimiter, then one labelled blank for each symbol."""
     tokens: int = 16
     """Number of symbols to copy. Twice this number, plus one for the delimiter, must not exceed ``length``."""
     vocabulary: int = 16
@@ -102,10 +102,9 @@ class Copying(SyntheticTask):
     A model that counts symbols but ignores their positions can predict the most frequent symbol everywhere. Its accuracy is on
     average well above 1 / ``vocabulary``.
 
-    Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. In selective copying, the symbols are
-        scattered among blanks. Its sources are Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 16 symbols in 4,096
-        tokens; and Poli et al. 2024 (MAD, arXiv:2403.17844), with 16 symbols in 256 tokens, and 12,800 training examples for 200
-        epochs.
+    Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. Selective copying, in which the symbols
+        are scattered among blanks, is from Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 16 symbols in 4,096 tokens;
+        and Poli et al. 2024 (MAD, arXiv:2403.17844), with 16 symbols in 256 tokens, and 12,800 training examples for 200 epochs.
     Differs: symbols are scattered by default. (Adjacent symbols are all at the same distance from their copies, so fixed positional
         weights solve the task.) The source is causal; here ``causal`` is an option. The reversed order is new.
     """

@@ -17,7 +17,7 @@ from .parts.arrays import ArrayExamples, standardise
 SIDE = 8
 CLASSES = 10
 SHARES = (0.70, 0.10, 0.20)
-"""Shares of the images of each class that are in train, valid and test."""
+"""Shares of train, valid and test in the images of each class."""
 
 
 @dataclass

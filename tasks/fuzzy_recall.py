@@ -94,13 +94,12 @@ class FuzzyRecall(SyntheticTask):
     """Recall of the value of an earlier key. Keys and values are motifs: one or more tokens that must be matched as a whole.
 
     A sequence consists of keys, each followed by its value. The ``pairs`` pairs of a key and a value are drawn anew for every
-    example. Whenever a key recurs, its value must be predicted. The first token of the value is predicted at the last token of the
-    key, and each further token of the value at the token before it. Keys and values share no tokens, so the token after a motif
-    shows that the motif has ended.
+    example. Whenever a key recurs, its value must be predicted. Each token of the value is predicted at the position before that
+    token. Keys and values share no tokens, so the token after a motif shows that the motif has ended.
 
-    Source: fuzzy in-context recall of Poli et al. 2024 and its code. An example has 128 tokens, with a vocabulary of 16 and motifs
-        of up to 3 tokens. The authors train networks of width 128 on 12,800 examples for 200 epochs in batches of 128. They try
-        learning rates of 1e-4, 5e-4 and 1e-3, and weight decays of 0 and 0.1.
+    Source: the paper and the code of Poli et al. 2024 (fuzzy in-context recall). An example has 128 tokens, with a vocabulary of 16
+        and motifs of up to 3 tokens. The authors train networks of width 128 on 12,800 examples for 200 epochs in batches of 128.
+        They try learning rates of 1e-4, 5e-4 and 1e-3, and weight decays of 0 and 0.1.
     Differs: an example has a fixed number of keys, so that keys soon recur; the source draws keys from all motifs. Two tokens of a
         motif may be equal here. Keys of all lengths are tested here; the source tests only the longest ones. Only values are
         predicted; in training, the source predicts every token. Classes are the tokens of values here, and all tokens in the

@@ -56,7 +56,7 @@ class Options(SyntheticOptions):
     """Smallest depth of the needle: 0 is the start of the text, and 1 is its end. Depths are drawn uniformly from ``shallowest`` to
     ``deepest``."""
     deepest: float = 1.0
-    """Largest depth of the needle; equal to ``shallowest`` for a fixed depth."""
+    """Largest depth of the needle, from ``shallowest`` to 1 (the end of the text)."""
 
     def __post_init__(self) -> None:
         self.values = choice("haystack.values", self.values, Values)

@@ -67,8 +67,8 @@ class ImageArrays(PatchTask):
     """Classification of the images that an .npz file contains.
 
     Source: the file of the user. Results identify its content by digests.
-    Differs: training images that occur in the test split are left out, and so are duplicates. Validation is cut from the rest. The
-        images of a split are ordered by a digest of their pixels.
+    Differs: training images that occur in the test split are left out, and so are duplicates. The validation images are cut from
+        the other training images. The images of a split are ordered by a digest of their pixels.
     """
 
     options: Options
@@ -80,7 +80,7 @@ class ImageArrays(PatchTask):
 
     @property
     def expected(self) -> Expected:
-        """Sizes that the images must have, according to the options."""
+        """Shape of an image and number of classes, as the options define them."""
         o = self.options
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 

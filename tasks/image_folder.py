@@ -138,7 +138,7 @@ class FolderExamples(Examples):
         at: for each example, its index in ``files``.
         side: side in pixels to which each image is scaled.
         crop: share of the shorter side that remains after the central crop.
-        scale: standardised value of each of the 256 levels of a pixel, for each channel.
+        scale: standardised value of each pixel level from 0 to 255, for each channel.
 
     Raises:
         ValueError: there are no examples.

@@ -80,7 +80,7 @@ class Induction(SyntheticTask):
 
     Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, which Fu et al. 2023 made into a task.
     Differs: in Fu et al., the last token is always the same special token. Here it can be any symbol, so it must be matched by
-        content. The prediction is made at the last position, because a class token would need another step of attention.
+        content.
     """
 
     options: Options

@@ -27,7 +27,7 @@ from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING
 from .parts.options import choice, require_range
 
 DIGIT_SHARE = 0.75
-"""Probability of a digit for an argument that may be a digit or a list, as in the published generator."""
+"""Probability that an argument is a digit if it may also be a list. The published generator uses the same value."""
 
 _SMALLEST = 4
 """Number of tokens of the shortest list: an operator, two digits, a closing bracket."""
@@ -159,14 +159,14 @@ class ListOps(Task):
     Differs: the source draws expressions without regard to length and rejects those outside the required lengths, so most
         expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the expression is drawn
         to fill it. Drawing time is therefore proportional to length. An expression can be shorter than the drawn length, because an
-        argument for which only two or three tokens are left becomes one digit. On average, it is shorter by 7 % at a length of 64,
-        and by 2 % at 2,000. ``max_depth`` counts nested lists. The source also counts the digits inside as a level, so a depth of
-        10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the argument that is drawn last
-        takes the remaining tokens, and the arguments are then shuffled. The source also writes redundant brackets that group
-        arguments in pairs. Here these brackets are left out, also with ``files=lra``; the code of the source has left them out
-        since a correction in 2021. Closing brackets are tokens, and no expression is cut. As in the source, an argument is a digit
-        with probability 0.75, a list has 2 to ``max_arguments`` arguments, and there are four operators. No expression occurs
-        twice, within a split or across splits.
+        argument for which only two or three tokens are left becomes one digit. On average, expressions are 7 % shorter at a length
+        of 64, and 2 % shorter at 2,000. ``max_depth`` counts nested lists. The source also counts the digits inside as a level, so
+        a depth of 10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the argument that is
+        drawn last takes the remaining tokens, and the arguments are then shuffled. The source also writes redundant brackets that
+        group arguments in pairs. Here these brackets are left out, also with ``files=lra``; the code of the source has left them
+        out since 2021. Closing brackets are tokens, and no expression is cut. As in the source, an argument is a digit with
+        probability 0.75, and a list has 2 to ``max_arguments`` arguments. No expression occurs twice, within a split or across
+        splits.
     """
 
     options: Options
@@ -197,7 +197,7 @@ class ListOps(Task):
 
     @property
     def data_title(self) -> str:
-        """Title of the expressions: generated, or those of Long Range Arena."""
+        """Name of the data in tables: ``generated`` or ``LRA ListOps``."""
         return LISTOPS.title if self.options.files is Files.lra else "generated"
 
 

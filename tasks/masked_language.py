@@ -113,12 +113,11 @@ class MaskedLanguage(TextTask):
         text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No sequence
         contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can increase the
         share slightly. ``valid_tokens`` and ``test_tokens`` select the same text at every ``length``. Perplexity is per token, so
-        compare it only between runs with the same kind of token. For ``wikitext_valid``, seven in eight articles of the published
-        valid split are train, and the others are valid. For ``novels``, one author in eight is valid and one in eight is test,
-        chosen by a hash of names. ``python`` and ``folder`` are divided in the same way by file. ``python`` is the code of Python's
-        standard library as installed, without tests. It needs no data folder, but every version of Python gives other data. In
-        code, names recur far apart, so attention lowers the loss early in training. Sequences that also occur in a later split are
-        left out.
+        compare it only between runs with the same kind of token. With ``files=wikitext_valid``, seven in eight articles of the
+        published valid split are train, and the others are valid. With ``files=novels``, one author in eight is valid and one in
+        eight is test, chosen by a hash of names. The texts of ``files=python`` and ``files=folder`` are divided in the same way by
+        file. ``files=python`` is the code of Python's standard library as installed, without tests. It needs no data folder, but
+        every version of Python gives other data. Sequences that also occur in a later split are left out.
     """
 
     options: Options

@@ -73,8 +73,8 @@ class Memorise(SyntheticTask):
     The inputs contain no information about the values, so the weights must learn them. Attention only needs to see the token before
     the blank. The task therefore measures what a network stores in its weights and how fast, almost independently of its attention.
 
-    Source: memorisation of Poli et al. 2024 and its code. An example has 32 tokens, with a vocabulary of 256. There are 256
-        training and 1,280 test examples. The authors train networks of width 128 for 200 epochs in batches of 128. They try
+    Source: the paper and the code of Poli et al. 2024 (memorisation). An example has 32 tokens, with a vocabulary of 256. There are
+        256 training and 1,280 test examples. The authors train networks of width 128 for 200 epochs in batches of 128. They try
         learning rates of 1e-4, 5e-4 and 1e-3, and weight decays of 0 and 0.1.
     Differs: classes are only the values here, and all tokens in the source. As in the source, a key may occur several times in an
         example.

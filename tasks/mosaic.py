@@ -110,8 +110,9 @@ class Mosaic(SyntheticTask):
 
     Each cell is one patch. ``marks`` different marks occur in one cell each, with a different digit to the right of each. The first
     cell repeats one of these marks. All other cells show digits; with ``question_row``, the other cells of the first row are blank
-    instead. Marks are in every other column. Only ``kinds`` different digits occur in a mosaic. They are equally frequent, so
-    counts are uninformative. If they cannot be equally frequent, the remaining digits are drawn independently of the label.
+    instead. Marks are only in columns 1, 3, 5 and so on. Only ``kinds`` different digits occur in a mosaic. They are equally
+    frequent, so counts are uninformative. If they cannot be equally frequent, the remaining digits are drawn independently of the
+    label.
 
     With one mark, the task is search: the class token must find the cell after the mark. With several marks, the task is recall:
     the class token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot match

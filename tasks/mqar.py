@@ -34,7 +34,7 @@ class Options(SyntheticOptions):
     most_pairs: int = added_later(0)
     """Largest number of pairs in a test example; 0 means the same numbers of pairs as in training. Test examples have
     ``fewest_pairs`` pairs, twice as many, four times as many and so on, with a separate score for each number. A test example needs
-    ``length`` tokens, or four tokens for each pair if this is more. Shorter examples are filled up to the longest."""
+    at least ``length`` tokens and at least four tokens for each pair. Shorter test examples are filled up to the longest."""
     vocabulary: int = 64
     """Number of different keys and values together, an even number. Half of them are keys."""
     alpha: float = 0.01
@@ -151,12 +151,12 @@ class Mqar(SyntheticTask):
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
     Differs: the source is causal. Here ``causal`` is an option, so that mechanisms without a causal form can be tested too. The
         presets ``cpu``, ``lra`` and ``profile_decoder`` set it to True. (A bidirectional model takes many times longer to learn
-        which neighbour of a key is its value.) The source draws the gaps (``alpha``) for one pair after another. The first pairs
-        then tend to be queried first, so the position of a query is informative. Here the gaps are assigned to the pairs in random
-        order, so the position is uninformative. Filler tokens are never keys or values here. In the source, the filler is one blank
-        token, or random tokens that can be keys. Classes are only the values here, and all tokens in the source. The vocabulary is
-        smaller by default, because a large vocabulary takes more training steps. A validation split is drawn here; the source
-        reports the best of four learning rates.
+        which neighbour of a key is its value.) The source draws the gap between the pairs and a query (``alpha``) for one pair
+        after another. The first pairs then tend to be queried first, so the position of a query is informative. Here the gaps are
+        assigned to the pairs in random order, so the position is uninformative. Filler tokens are never keys or values here. In the
+        source, the filler is one blank token, or random tokens that can be keys. Classes are only the values here, and all tokens
+        in the source. The vocabulary is smaller by default. A validation split is drawn here; the source reports the best of four
+        learning rates.
     """
 
     options: Options
@@ -211,7 +211,8 @@ class Mqar(SyntheticTask):
 
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
-    """Return the weight of each gap g from 1 to ``gaps``: g^(``alpha`` - 1), scaled to a maximum of 2^32.
+    """Return the weight of each gap g from 1 to ``gaps``: g^(``alpha`` - 1), scaled to a maximum of 2^32. A query with the gap g is
+    at the g-th even position after the pairs.
 
     The weights are integers, so that they are equal on every machine.
     """

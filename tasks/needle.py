@@ -36,8 +36,8 @@ class Options(SyntheticOptions):
     hay: int = 64
     """Number of different tokens of diverse hay. None of them is a key or a value."""
     longer: int = 4
-    """Largest test length divided by ``length``, a power of two. Test lengths are ``length``, twice ``length`` and so on, up to
-    ``longer`` times ``length``."""
+    """Ratio of the largest test length to ``length``; it must be a power of two. Test lengths are ``length``, twice ``length`` and
+    so on, up to ``longer`` times ``length``."""
     causal: bool = added_later(True)
     """True if each position sees only itself and earlier positions. If False, ``longer`` must be 1."""
 

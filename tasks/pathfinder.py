@@ -51,18 +51,18 @@ class Options:
     contour: int = 9
     """Number of dashes of each of the two long paths; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
-    """Number of short paths beside the two long ones. A short path has a third as many dashes, but at least two. With
-    ``contour=14``, the published numbers of short paths are 5 at sides 32 and 64, 8 at side 128, and 7 at side 256."""
+    """Number of short paths beside the two long ones. A short path has a third as many dashes as a long path, but at least two.
+    With ``contour=14``, the published numbers of short paths are 5 at sides 32 and 64, 8 at side 128, and 7 at side 256."""
     turn: int = 45
     """Largest turn between consecutive dashes in degrees; a multiple of five."""
     contrast: float = 1.0
     """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Number of training images. With ``files=lra``, the training split has eight tenths of all images, and its first images are
-    used."""
+    """Number of training images. With ``files=lra``, these are the first images of the training split, which has eight tenths of
+    all images."""
     valid: int = 200
-    """Number of validation images. With ``files=lra``, the validation split has one tenth of all images, and its first images are
-    used."""
+    """Number of validation images. With ``files=lra``, these are the first images of the validation split, which has one tenth of
+    all images."""
     test: int = 400
     """Number of generated test images. With ``files=lra``, this option is ignored: the test split has one tenth of all images."""
     data_seed: int = 0
@@ -148,16 +148,17 @@ class Pathfinder(Task):
 
     Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
         dots and distractors are those that the code of Long Range Arena uses for each size of an image.
-    Differs: in the source, the two ends of one path point towards each other and have typical distances, so positions and
-        directions of the dots predict most labels. Here images are drawn in pairs of a positive and a negative image. In both, the
-        dots have about the same distance from each other and from the border, and the paths leave the dots in about the same
-        directions. These cues are therefore weak; they are strongest at side 16. Dashes of one path are nearer to each other than
-        to any other path by at least a pixel, so labels are unambiguous. In the source, the smallest distance is the same within a
-        path and between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the source, they are
-        drawn from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from counts of 4 x 4 samples.
-        In the source, these levels come from resampling. The number of distractors is exact. Side 16 is new. The published files
-        (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth test, as in Long
-        Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are left out.
+    Differs: in the source, the two ends of one path point towards each other at typical distances, so positions and directions of
+        the dots predict most labels. Here images are drawn in pairs of a positive and a negative image. In both, the dots have
+        about the same distance from each other and from the border, and the paths leave the dots in about the same directions.
+        These cues are therefore weak; they are strongest at side 16. Consecutive dashes are at least one pixel nearer to each other
+        than to any other path, so labels are unambiguous. In the source, the smallest distance is the same within a path and
+        between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the source, they are drawn
+        from one end, near each other in the centre. Grey levels at the edges of dashes are computed from 4 × 4 samples per pixel
+        (11 levels); in the source, they come from resampling. Every image has exactly ``distractors`` short paths. Side 16 is new.
+        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth
+        test, as in Long Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are
+        left out.
     """
 
     options: Options
@@ -190,7 +191,7 @@ class Pathfinder(Task):
 
     @property
     def data_title(self) -> str:
-        """Title of the images: generated, or those of Long Range Arena with their difficulty."""
+        """Name of the data in tables, such as ``generated`` or ``LRA Pathfinder-32 (9 dashes)``."""
         o = self.options
         return f"{PATHFINDER[o.side].title} ({o.contour} dashes)" if o.files is Files.lra else "generated"
 

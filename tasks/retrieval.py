@@ -115,12 +115,12 @@ class Retrieval(Task):
     """Classification of pairs of documents as related or not.
 
     Source: Long Range Arena uses pairs of papers of the ACL Anthology Network (AAN), 4,000 bytes of each.
-    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, and its title in
-        results says so. A pair is two posts of 20 Newsgroups. In half of the pairs, both posts are from the same group. Only the
-        author's own text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of
-        fewer than 100 characters are left out. Nine tenths of the published training posts are used for train, and the other tenth
-        for valid. After the cut to ``length`` bytes, no post is in two splits. The first post of a pair is drawn in the same way
-        for both classes, so a single post is hardly informative about the class. With ``files=aan``, the three published splits are
+    Differs: the files of AAN can no longer be downloaded everywhere. The default is therefore a substitute, which results call a
+        stand-in. A pair is two posts of 20 Newsgroups. In half of the pairs, both posts are from the same group. Only the author's
+        own text of a post is used, without headers, quoted lines, signatures and the names of the twenty groups. Posts of fewer
+        than 100 characters are left out. Nine tenths of the published training posts are used for train, and the other tenth for
+        valid. After the cut to ``length`` bytes, no post is in two splits. The first post of a pair is drawn in the same way for
+        both classes, so a single post is hardly informative about the class. With ``files=aan``, the three published splits are
         used. Pairs of train and valid that also occur in a later split, in either order, are left out. A paper may be in many
         pairs.
     """
@@ -134,7 +134,7 @@ class Retrieval(Task):
 
     @property
     def data_title(self) -> str:
-        """Title of the data set: AAN, or its substitute."""
+        """Name of the data in tables: AAN (ACL Anthology Network), or its substitute."""
         return AAN.title if self.options.files is Files.aan else "20 Newsgroups pairs (stand-in for AAN)"
 
     def examples(self, split: Split) -> Examples:

@@ -1,4 +1,4 @@
-"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB. Tokens are parts of words or bytes."""
+"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB. Tokens are bytes or parts of words."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
     """Return the presets (named sizes of network, data and training) of a task of text classification.
 
     Args:
-        steps: number of training steps of the preset ``lra``, which has the published size.
+        steps: number of training steps of the preset ``lra``, whose network has the published size.
         longer: options of the task in the preset ``lra``.
     """
     return {
@@ -102,8 +102,8 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
 class Sentences(Task):
     """Classification of one text, or of two texts with a separator between them.
 
-    Source: Wang et al. 2020, arXiv:2006.04768, Table 2. The table reports the accuracy on the published development split, or on
-        the test split of IMDB. The models were pretrained on books and an encyclopedia and then trained on each data set.
+    Source: Wang et al. 2020, arXiv:2006.04768, Table 2. The table reports the accuracy on the published development split; for
+        IMDB, on the test split. The models were pretrained on books and an encyclopedia and then trained on each data set.
     Differs: networks are trained from scratch. The labels of GLUE's test splits are hidden. The published development split is
         therefore the test split here, complete, and validation is cut from the training split. Training examples that also occur in
         the test split are left out, and so are duplicates. Examples are equal if their tokens are equal. Learned tokenisers use the

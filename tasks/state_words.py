@@ -108,7 +108,7 @@ class StateWords(SyntheticTask):
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5. The authors use width 128, and 2 layers for parity.
         They train on lengths 3 to 40, test on 40 to 256, and report the best of three seeds with learning rates from 1e-4 to 1e-2.
-        The option ``swaps`` with S5 corresponds to their words of exchanges of two things only.
+        Their words of S5 that contain only exchanges of two things correspond to the option ``swaps``.
     Differs: all training words have the same length. The state is predicted at every position, so a score covers a range of
         positions, not only the last one. The network has no position embeddings, because those beyond ``length`` would be
         untrained. FLOPs are counted at ``test_length``.

@@ -20,7 +20,7 @@ from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 STEPS = 128
-"""Levels are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
+"""Levels of bands are multiples of 1 / ``STEPS``, so that they are equal on every machine."""
 SHORTEST, LONGEST = 2, 4
 """Smallest and largest number of frames of a tone."""
 PAUSE = 2
@@ -32,9 +32,9 @@ class Options(SyntheticOptions):
     """Options of the task ``tones``."""
 
     tones: int = 8
-    """Largest number of double tones before the question."""
+    """Largest number of double tones (a low and a high tone together) in an example."""
     fewest: int = 4
-    """Smallest number of double tones before the question."""
+    """Smallest number of double tones (a low and a high tone together) in an example."""
     low: int = 16
     """Number of bands of low tones. The low tones are the keys; each occurs at most once before the question."""
     high: int = 8

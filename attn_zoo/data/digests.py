@@ -11,11 +11,11 @@ from attn_zoo.data.files import sha256
 
 
 def dataset_digests(dataset: DataSet[Any], root: Path) -> list[str]:
-    """Return strings that identify the files of a data set below ``root`` in the key of a cache entry. They are the title of the
-    file layout that was found, and one SHA-256 digest for each file or folder of this layout.
+    """Return strings that identify the files of a data set below ``root``: the title of the file layout that was found, and one
+    SHA-256 digest for each file or folder of this layout.
 
     Raises:
-        MissingDataError: for every layout, a file or folder is missing.
+        MissingDataError: no layout has all its files and folders.
     """
     layout = dataset.layout(root)
     if layout is None:

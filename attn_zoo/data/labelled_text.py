@@ -56,8 +56,8 @@ def read_labelled_tsv(
     """Yield the examples in a tab-separated table. Quotation marks have no special meaning, as in GLUE's files.
 
     Args:
-        texts, label: indices of the columns of texts and of the label, from 0.
-        classes: index of the class of each label.
+        texts, label: indices, from 0, of the text columns and of the label column.
+        classes: class index of each label.
         columns: number of columns.
         header: True if the first line names the columns.
         skip_broken: True to skip lines with a wrong number of columns, for files that were published with such lines.

@@ -90,7 +90,7 @@ def save(figure: Any, *paths: Path) -> list[Path]:
 def svg_text(figure: Any) -> str:
     """Return a matplotlib figure as SVG text without a date.
 
-    An element whose id begins with ``title:`` gets the rest of the id as its title.
+    An element with the id ``title:TEXT`` gets the title TEXT.
     """
     text = io.StringIO()
     _write(figure, text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

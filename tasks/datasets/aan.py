@@ -12,7 +12,7 @@ LONGEST = 16_384
 """Number of characters that are read from the beginning of each paper; Long Range Arena reads 4,000 bytes."""
 
 FOLDERS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "aan")
-"""Possible paths, below the data folder, of the folder that contains the three files."""
+"""Possible paths, below the data folder, of the folder that contains the files ``new_aan_pairs.*.tsv``."""
 
 PARTS = ("train", "eval", "test")
 

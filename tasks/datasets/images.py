@@ -18,7 +18,7 @@ EXPECTED = {
     "cifar10": Expected(50_000, 10_000, 3, 32, 32, 10),
     "cifar100": Expected(50_000, 10_000, 3, 32, 32, 100),
 }
-"""Required sizes of each data set."""
+"""For each data set: required image shape, number of images and number of classes."""
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Names of the four files of a data set in the format of MNIST."""

@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 501, 1_999
 
 FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
 FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
-"""Possible paths, below the data folder, of the folder that contains the three files."""
+"""Possible paths, below the data folder, of the folder that contains the files ``basic_*.tsv``."""
 
 _IDS = {word: at for at, word in enumerate(VOCABULARY) if at}
 

@@ -17,7 +17,7 @@ from attn_zoo.data import reading
 
 SIDES = (32, 64, 128, 256)
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""Folder of each level of difficulty. A key is the number of dashes of each of the two long paths."""
+"""Folder of each level of difficulty. A key is the number of dashes of a long path; an image has two such paths."""
 
 Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " images"]]
 
@@ -29,7 +29,7 @@ class Release:
     folder: Path
     side: int
     listed: dict[int, list[tuple[Path, int]]]
-    """Paths of images with their labels. A key is the number of dashes of a long path."""
+    """Image files and their labels. A key is the number of dashes of a long path in the image."""
 
     def level(self, contour: int) -> Path:
         """Return the folder of the images whose long paths have ``contour`` dashes.
@@ -142,4 +142,4 @@ def _data_set(side: int) -> DataSet[Release]:
 
 
 PATHFINDER = {side: _data_set(side) for side in SIDES}
-"""Data sets. A key is the side of the images in pixels."""
+"""Pathfinder data sets of Long Range Arena. A key is the side of the images in pixels."""

@@ -1,4 +1,4 @@
-"""Twenty Newsgroups: posts, and the removal of those parts of a post that name its newsgroup."""
+"""Twenty Newsgroups: posts, and a function that keeps only the text of a post's author."""
 
 from __future__ import annotations
 

@@ -108,19 +108,19 @@ NOVELS: DataSet[Library] = DataSet(
 
 
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
-"""Folder of the standard library of this Python."""
+"""Folder of Python's standard library."""
 NOT_EVERYWHERE = ("site-packages", "dist-packages", "test", "tests", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtledemo")
-"""Folders whose files are left out, because they are not part of the standard library, or are missing from some distributions of
-Python."""
+"""Folders that ``python_files`` leaves out. They are not part of the standard library, or some distributions of Python lack
+them."""
 OF_A_BUILD = "_sysconfigdata_"
-"""Prefix of the names of files that differ between builds of the same version of Python. These files are left out."""
+"""Prefix of file names that ``python_files`` leaves out. These files differ between builds of the same version of Python."""
 
 
 def text_files(folder: str) -> list[tuple[str, Path]]:
     """Return the name and the path of each text file in a folder, ordered by path. The name is the path relative to the folder.
 
     Raises:
-        MissingDataError: the folder does not exist, or holds fewer than three text files, one for each split.
+        MissingDataError: the folder does not exist, or holds fewer than three text files (one for each split).
     """
     place = Path(folder).expanduser()
     found = sorted(path for path in place.rglob("*") if path.is_file() and path.name.endswith(SUFFIXES))
@@ -135,11 +135,10 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
     """Return the name and the path of each Python file of the standard library, ordered by name. The name is the path relative to
     ``library``.
 
-    Files in the folders ``NOT_EVERYWHERE`` are left out, and so are files whose names begin with ``OF_A_BUILD``. They differ
-    between installations of the same version of Python.
+    Folders named in ``NOT_EVERYWHERE``, and files whose names begin with ``OF_A_BUILD``, are left out.
 
     Raises:
-        MissingDataError: there are fewer than three files, one for each split.
+        MissingDataError: there are fewer than three files (one for each split).
     """
     found = []
     for folder, inside, names in os.walk(library):

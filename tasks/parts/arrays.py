@@ -26,8 +26,7 @@ class ArrayExamples(Examples):
         labels: one label for each example, or one for each position. Positions without a label have ``UNASKED`` (for classes) or
             NaN (for numbers).
         valid: True for a real token or frame and False for padding; None without padding.
-        scale: only for images that are stored as bytes: the standardised value of each of the 256 levels of a pixel, for each
-            channel.
+        scale: only for images that are stored as bytes: the standardised value of each pixel level from 0 to 255, for each channel.
 
     Raises:
         ValueError: the split is empty, or the numbers of labels and inputs differ.

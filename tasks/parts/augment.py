@@ -46,8 +46,8 @@ def augmented(
         batch: standardised images.
         generator: source of all random numbers; global generators are not changed.
         augment: kind of augmentation.
-        scale: standardised value of each of the 256 levels of a pixel, for each channel.
-        mirrored: False to reflect no image, whatever ``augment`` is, because a reflection would change the class.
+        scale: standardised value of each pixel level from 0 to 255, for each channel.
+        mirrored: False if a reflection would change the class; then no image is reflected.
     """
     if augment == Augment.none:
         return batch

@@ -76,12 +76,12 @@ class _Scene:
 
 
 class Draughtsman:
-    """Generator of Pathfinder images, which never repeats an image. Images are drawn in pairs: a positive one, in which both dots
-    are on one path, and a negative one.
+    """Generator of Pathfinder images that never draws the same image twice. Images are drawn in pairs: a positive one, in which
+    both dots are on one path, and a negative one.
 
     In both images of a pair, the dots have about the same distance from each other and from the border, and the paths leave the
     dots in about the same directions. Without pairs, these properties would predict most labels. The two long paths of an image are
-    drawn first, and kept until the long paths of another image fit them. If none fit, they are not used.
+    drawn first. The image is finished only if the long paths of another image agree in these properties.
     """
 
     def __init__(self, plan: Plan) -> None:

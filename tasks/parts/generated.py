@@ -102,8 +102,8 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Return sets of drawn examples, which have equal sizes, as one set. The first examples of all sets come first, then the second
-    ones, and so on."""
+    """Merge sets of drawn examples, which have equal sizes, into one. The first example of each set comes first, then the second of
+    each set, and so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 

@@ -61,13 +61,13 @@ def _take(images: Images, at: Sequence[int]) -> Images:
 
 
 def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
-    """Return the standardised value of each of the 256 levels of a pixel, for each channel. The mean and the standard deviation are
+    """Return the standardised value of each pixel level from 0 to 255, for each channel. The mean and the standard deviation are
     those of the channel in ``levels``."""
     return torch.from_numpy(np.stack([level_scale(levels[:, channel]) for channel in range(levels.shape[1])]))
 
 
 class Splits(NamedTuple):
-    """Examples of train, valid and test, and the standardised value of each level of a pixel."""
+    """Examples of train, valid and test, and the standardised value of each pixel level from 0 to 255."""
 
     examples: tuple[Examples, Examples, Examples]
     scale: Float[Tensor, "channels 256"]
@@ -94,7 +94,7 @@ class PatchTask(Task):
     @property
     @abstractmethod
     def expected(self) -> Expected:
-        """Sizes that the images must have."""
+        """Required image shape, number of images and number of classes."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -147,7 +147,7 @@ class PublishedTask(PatchTask):
 
     @property
     def expected(self) -> Expected:
-        """Sizes that the images must have."""
+        """Required image shape, number of images and number of classes."""
         return EXPECTED[self.data.name]
 
     def splits(self, root: Path) -> Splits:
@@ -197,11 +197,11 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Check that the side of a patch divides the height and width of an image (``sides``), and that an image has at least two
-    patches.
+    """Check that an image can be cut into two or more whole patches. ``sides`` are the height and the width of the image, and
+    ``patch`` is the side of a patch.
 
     Raises:
-        ValueError: the side does not divide both, or an image has only one patch.
+        ValueError: ``patch`` does not divide every side, or there is only one patch.
     """
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))

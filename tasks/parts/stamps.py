@@ -28,8 +28,8 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. ``reach`` and ``apart`` are in whole pixels, and
-    are compared with the larger one of the horizontal and the vertical distance."""
+    """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. Only ``reach`` and ``apart`` are in whole
+    pixels; they limit the larger of the horizontal and the vertical distance of dashes."""
 
     length: int
     width: int
@@ -37,7 +37,7 @@ class Pen:
     radius: int
     """Radius of a dot."""
     reach: int
-    """Upper limit of the gap between consecutive dashes, which has at least 1 and fewer than ``reach`` dark pixels."""
+    """Consecutive dashes have at least 1 and fewer than ``reach`` dark pixels between them."""
     apart: int
     """Smallest number of dark pixels between dashes that are not consecutive. It is at least ``reach``, so that distances show
     which dashes are consecutive."""
@@ -50,8 +50,8 @@ PENS = {
     128: Pen(length=80, width=24, gap=40, radius=48, reach=3, apart=4),
     256: Pen(length=80, width=32, gap=56, radius=80, reach=4, apart=6),
 }
-"""Pens. A key is the side of the image in pixels. From a side of 32 on, dashes and dots are similar to those of the Long Range
-Arena files."""
+"""Sizes of dashes and dots. A key is the side of the image in pixels. From a side of 32 on, dashes and dots are similar to those of
+the Long Range Arena files."""
 
 
 class Mark(NamedTuple):
@@ -64,7 +64,7 @@ class Mark(NamedTuple):
     """Direction; for a dot, the direction of the path's end."""
     stamp: int
     shift: int
-    """Bit number, on the canvas, of the first pixel of the stamp (the pixel pattern of the dash or dot)."""
+    """Bit number of the stamp's first pixel on the canvas. The stamp is the pixel pattern of the dash or dot."""
     lit: int
     """Lit pixels as bits of an integer; bit 0 is the first pixel of the stamp."""
 

@@ -48,8 +48,8 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return the tokens, the labels and other arrays of at most ``rows`` new examples of a split. ``draw_splits`` states which
-        method of ``random`` may be called."""
+        """Return the tokens, the labels and other arrays of at most ``rows`` new examples of a split. Of ``random``, only the
+        method ``random_sample`` may be called."""
 
     def drawn(self, split: Split) -> Drawn:
         """Return the arrays that ``draw`` returned for a split. They are cached, so they must not be modified."""

@@ -14,7 +14,7 @@ Masks = Bool[np.ndarray, "images side side"]
 def solve(images: Images) -> Labels:
     """Return the labels of Pathfinder images: 1 if short steps over lit pixels lead from one dot to the other, else 0.
 
-    The only thing that the algorithm knows about the generator of the images is the largest gap between the dashes of a path.
+    The algorithm knows nothing about the generator of the images, except the largest gap between the dashes of a path.
 
     Raises:
         ValueError: an image does not have two dots.
