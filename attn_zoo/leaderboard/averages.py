@@ -19,7 +19,7 @@ CUT = 0.25
 RESAMPLES = 2000
 """Number of bootstrap samples."""
 SEEDS = 3
-"""Number of seeds that all tasks of a row must share. Fewer are enough if every task was run with exactly the shared seeds."""
+"""A row has an average only if all its tasks share at least this many seeds, or were run with exactly the same seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Averages:
     """Average score of each row over several tasks. Each task has the same weight."""
 
     rows: Mapping[str, Estimate]
-    """Interquartile mean over the scores of all tasks and seeds, by label of the row. The interval comes from a bootstrap that
-    draws seeds within each task; with one seed, there is none."""
+    """For each row label, the interquartile mean over the scores of all tasks and seeds. Its interval comes from a bootstrap
+    that draws seeds within each task; one seed gives no interval."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the averaged tasks."""

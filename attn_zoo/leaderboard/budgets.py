@@ -16,9 +16,9 @@ from attn_zoo.records.shape import bounds
 DISTURBED = 2.0
 """A run counts as disturbed (it was paused or shared its processor) if its training took more than this many times as long as
 expected."""
-DISTURBANCE = 10.0
-"""A disturbed run also took more than this many seconds longer than expected. So a slow first step of a short run does not
-count."""
+DISTURBANCE = 10.0  # so that a slow first step of a short run does not count
+"""A run counts as disturbed only if its training also took more than this many seconds longer than expected (see
+``DISTURBED``)."""
 _GIVEN = "as requested"
 
 Point = tuple[float, float]

@@ -23,7 +23,7 @@ from attn_zoo.leaderboard.table import COSTS, Board, Comparison, Row, Table
 from attn_zoo.terminal import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
-"""Letter that stands for each cost in the column ``front``."""
+"""Letter of each cost in the column ``front`` (the Pareto fronts of a row)."""
 LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
 EVERY = ("scores", "costs", "budgets", "times", "parts", "seeds")
 """Names of all views. A view is a part of a leaderboard table that text formats print as a separate table, such as the costs."""
@@ -54,9 +54,9 @@ class Column:
     leaves: int = 0
     """Place in the order in which a narrow terminal leaves columns out: 1 goes first. A column with 0 always stays."""
     measured: bool = False
-    """True if the values are measured, so that only rows of one implementation group may be compared."""
+    """True for measured values, which are comparable only among rows with the same requested implementation and machines."""
     shown: Callable[[Table], bool] = lambda table: True
-    """Function that returns True if the column is shown in the text of a table."""
+    """Function that returns True for tables that show the column. CSV and JSON always hold it."""
     tip: Text = lambda row, table: ""
     """Function that returns the text of the tooltip on the HTML page."""
 

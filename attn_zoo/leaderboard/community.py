@@ -55,8 +55,8 @@ class Submission:
         """Read the submission from the file ``submission.toml`` in ``folder``.
 
         Raises:
-            ValueError: the file is not TOML with two strings (``name``, ``paper``) and a date (``date``), or a string breaks the
-                rule of ``check_printed_name``.
+            ValueError: the file is not TOML with two strings (``name``, ``paper``) and a date (``date``), or
+                ``check_printed_name`` rejects a string.
             OSError: the file cannot be read.
         """
         path = folder / FILE
@@ -111,7 +111,8 @@ def submissions(root: Path) -> list[Submitted]:
 
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
-    """Return leaderboard tables of all submitted records and our own results. Submitted rows show their mark and submitter."""
+    """Return leaderboard tables of all submitted records and our own results. Submitted rows show the submitter, and whether
+    their runs were repeated."""
     named = []
     for one in found:
         for record in one.records:

@@ -1,7 +1,7 @@
 """Comparison of the rows of a table: significance tests, verdicts, Pareto fronts, dominated rows, and orders of rows.
 
-Two rows are compared by Welch's t test on their test scores over seeds. The standard deviation of a row is assumed to be at least
-the binomial error of the test set, because seeds agree more closely only by accident.
+Two rows are compared by Welch's t test on their test scores over seeds. The standard deviation of a row is assumed to be at
+least the binomial error of the test set.
 
 Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
 test compares steps instead of scores: the logarithms of the steps until the validation score was 90 % of the highest possible
@@ -28,8 +28,8 @@ from attn_zoo.leaderboard.verdicts import Outcome, Verdict
 from attn_zoo.records.shape import bounds
 
 BASELINE = "softmax"
-SEEDS_NEEDED = 3
-"""Number of seeds that a verdict needs, because fewer seeds do not show the spread."""
+SEEDS_NEEDED = 3  # fewer seeds do not show the spread
+"""Number of seeds that a verdict needs."""
 SMALLEST = 0.01
 """Smallest difference that counts: one point for percentage metrics; for other metrics and for steps, 1 % of the larger value."""
 _ROUNDING = 1e-6
@@ -162,9 +162,10 @@ def _comparison(
 
 
 def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
-    """Return the key by which rows are sorted, the best first.
+    """Return a sort key that puts the best row first.
 
-    Rows that reached the criterion with all seeds come first, sorted by their steps. All others follow, the best score first.
+    Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to 90
+    %. All others follow, the best score first.
     """
     steps = _logarithms(row)
     if steps is not None:
@@ -315,9 +316,9 @@ def ordered(table: Table, by: str) -> Table:
 def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
     """Set, for each row including controls, the Pareto fronts that it is on and the rows that dominate it.
 
-    Fronts compare mean values. Dominance is stricter, so that noise does not cause it: a row that dominates another is no worse in
-    mean score and in every comparable cost, and also cheaper in one cost or significantly better in score. A row with a failed seed
-    is on no front and dominates no other row.
+    Fronts compare mean values. A row dominates another if it is no worse in mean score and in every comparable cost, and also
+    cheaper in one cost (in time: with every seed) or significantly better in score. A row with a failed seed is on no front and
+    dominates no other row.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]

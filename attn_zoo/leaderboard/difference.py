@@ -30,7 +30,7 @@ class Compared:
 
     label: str
     task: str
-    """Title of the task, with the settings in which it differs from other tables of the same task."""
+    """Title of the task. If the task has several tables, the settings in which they differ follow."""
     metric: str
     a: Estimate | None
     """Mean test score in A over all finished seeds; None if A has no score."""

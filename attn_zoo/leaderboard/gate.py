@@ -13,7 +13,8 @@ from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, pai
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
-"""Significance level. If A and B are equally good, at least one row is called worse with at most this probability."""
+"""Significance level. If the later records are as good as the earlier ones, this is the greatest probability that any row is
+called worse."""
 REGRESSIONS: Mapping[str, str] = {
     "worse": "a score is significantly worse",
     "slower": "a training step takes longer",
@@ -139,8 +140,8 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
     """Return the costs of a row in the earlier runs ``a`` and the later runs ``b``, both given by seed.
 
-    A counted cost is returned if it differs. Time and memory are returned if both sides were measured on the same kind of
-    processor.
+    A counted cost is returned only if it differs between ``a`` and ``b``. Time and memory are returned only if a seed ran on
+    the same kind of processor in ``a`` and ``b``.
 
     Args:
         tolerance: largest relative change of a measured cost that does not count.

@@ -57,8 +57,9 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a list with one column from the records: each mechanism's FLOPs as a multiple of softmax's.
 
-    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has these counts, they are those of the whole network
-    on the task with the most counts or, of several such tasks, on the longest. If softmax has no count, the list is empty.
+    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has this count, the column has the FLOPs of the
+    whole network on one task: the task with the most counts or, among equals, the longest. If softmax has no count, the list is
+    empty.
     """
     alone: dict[str, float] = {}
     for table in tables:

@@ -34,7 +34,7 @@ _NAME, _HEAD = 20, 10
 """Greatest number of letters of a mechanism's name, and of a heading."""
 
 Strip = tuple[str, Sequence[Text]]
-"""Column as it is written: its heading, then one text per mechanism and one for the chance level."""
+"""Column of the heat map as text: the heading, one text per mechanism, and one for the chance level."""
 
 
 def colours_here() -> str | None:

@@ -1,6 +1,6 @@
 """Contents and words of the heat map of test scores, with one line per mechanism and one column per task.
 
-The picture, the terminal and the HTML page share them.
+The picture, the terminal and the HTML page show the same contents and words.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Verdict
 
+# Colour-blind readers can tell these colours from white and black.
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
-"""Colours of shaded cells, from light to dark: ColorBrewer's Blues. Colour-blind readers can tell them from white and black."""
+"""Colours of shaded cells, from light to dark: ColorBrewer's Blues."""
 DARK_FROM = 5
 """Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
 NOT_RUN, NOT_APPLICABLE = "·", "n/a"
@@ -83,7 +84,7 @@ class Line:
     costs: tuple[str, ...]
     """Costs as text, one per cost column; empty if unknown."""
     average: Estimate | None
-    """Average over tasks. None if the row has no average (see ``averages``), or if the cells show different rows."""
+    """Average over tasks. None if ``averages`` has no value, or if the cells show different settings of the mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,8 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``, with a comma and its word (at its place in ``words``) after each name that occurs with different words."""
+    """Return ``names``. Equal names with different words (at the same places in ``words``) are each followed by a comma and the
+    word, unless it is empty."""
     known = grouped(zip(names, words, strict=True))
     return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 

@@ -29,7 +29,7 @@ class LiteratureRow:
     figures: Mapping[str, tuple[Figure, ...]]
     """Published scores by title of the source. A source that varies an option has several."""
     difference: Mapping[str, tuple[str, ...]]
-    """Settings in which each source differs from this row, by title of the source, without those in which all rows differ."""
+    """For each source (by title), the settings in which it differs from this row but not from every row."""
 
     @property
     def spread(self) -> float | None:
@@ -44,7 +44,8 @@ class Verdict:
 
     ordering: Ordering
     attention: str
-    """Label of the recorded row of ``ordering.attention``. The field ``baseline`` is that of ``ordering.baseline``."""
+    """Label of the recorded row with the mechanism ``ordering.attention``. The field ``baseline`` has the label for
+    ``ordering.baseline``."""
     baseline: str
     difference: Estimate | None
     """Score of ``attention`` minus score of ``baseline``; None if one of the rows has no score."""

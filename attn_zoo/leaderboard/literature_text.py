@@ -66,7 +66,8 @@ def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
 
 
 def anchor_line(found: Anchor) -> str:
-    """Return a line about an anchor: the published score, its task and source, and how the protocol differs from ours."""
+    """Return a line about an anchor: the published score, its task and source, and how the published experiment differs from
+    ours."""
     score, task, source = _anchored(found)
     return f"anchor: {score} on {task} ({source}); {found.differs}" if found.figure else f"anchor: {score}; {found.differs}"
 

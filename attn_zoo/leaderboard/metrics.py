@@ -149,8 +149,8 @@ def verdict_cell(row: Row, table: Table) -> str:
 
 
 def verdict_sentence(row: Row, table: Table) -> str:
-    """Return the verdict on a row, with the compared row and their difference, or why there is no verdict. For a control, the text
-    is empty."""
+    """Return the verdict on a row, the row with which it was compared, and the difference, or why there is no verdict. For a
+    control, the text is empty."""
     best, control = row.against_best, row.against_control
     points = unit(table, " points")
     if row.verdict == Verdict.TIED and best:

@@ -30,12 +30,11 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
-    """Return a table of scores with one row per mechanism and one column per task. A further column has the averages over the
-    tasks, if at least two mechanisms have one (see ``averages``).
+    """Return a table of scores with one row per mechanism and one column per task. If at least two rows have an average over
+    the tasks (see ``averages``), a further column shows it.
 
     Args:
-        by: ``score`` to sort mechanisms by their average, the best first. For any other value, they are sorted by their mean place
-            in the given tables.
+        by: ``score`` to sort rows by their average, the best first. Any other value sorts them by mean place in the tables.
     """
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): _cell(row, table) for at, table in enumerate(tables) for row in table.rows}

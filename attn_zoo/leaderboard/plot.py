@@ -72,7 +72,7 @@ AXES = {
 }
 """Costs that records hold, by name."""
 MECHANISM = CostAxis("mechanism", "FLOPs at 4,096 tokens", lambda row: row.mechanism_flops_4096 or None, _COUNT, short)
-"""Counted FLOPs of a row's mechanism, at a length that distinguishes quadratic from linear growth. A count of 0 is unknown."""
+"""Axis with the counted FLOPs of a row's mechanism at 4,096 tokens. A count of 0 is treated as unknown."""
 
 Panel = tuple[Table, CostAxis]
 
@@ -133,9 +133,9 @@ def plot_svg(panels: Sequence[Panel]) -> str:
 def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
     """Return the rows of a table that have a score and a cost, grouped into curves. Controls are left out.
 
-    The rows of a curve have the same mechanism and implementation group, and differ in their options. If they differ only in one
-    numeric option, they are sorted by this option, because measured costs are noisy. Otherwise they are sorted by the cost. A row
-    whose options a search found forms a curve of its own.
+    The rows of a curve have the same mechanism and implementation group, and differ in their options. If they differ only in
+    one numeric option, they are sorted by this option. Otherwise they are sorted by the cost. A row whose options a search
+    found forms a curve of its own.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]
@@ -289,6 +289,7 @@ def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
 def _in_order(rows: Sequence[Row], axis: CostAxis) -> list[Row]:
     differing = list(_differing(rows).values())
     if len(differing) == 1 and all(isinstance(value, int | float) for value in differing[0]):
+        # Sorted by the option, because measured costs are noisy.
         return [row for _, row in sorted(zip(differing[0], rows, strict=True), key=lambda pair: pair[0])]
     return sorted(rows, key=lambda row: (axis.of(row) or 0.0, row.label))
 

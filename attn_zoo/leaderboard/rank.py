@@ -35,7 +35,7 @@ SETTING = (
     "precision",
     "device",
 )
-"""Columns that are equal for all seeds of a row."""
+"""Columns of a dataframe of runs that are equal for all seeds of a row."""
 
 
 def tables(
@@ -145,7 +145,7 @@ def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
 
 
 def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return the newest finished run for each seed and each combination of values in ``columns``. If no such run finished, return
+    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished,
     the newest."""
     by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
     return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
@@ -278,7 +278,7 @@ def _has_score(run: Run) -> bool:
 
 def measured_as(run: Run) -> str:
     """Return ``auto`` if a run left the choice of the implementation to ``auto``, else the name of the implementation. Measured
-    costs are compared only between runs with the same result."""
+    costs are compared only between runs for which this function returns the same text."""
     return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
 
 

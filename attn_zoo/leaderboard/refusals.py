@@ -16,7 +16,7 @@ from attn_zoo.records.verify import Verdict
 LONGEST = 200
 """Longest name or title in characters."""
 SUBMITTED = "submitted/"
-"""Prefix of the source of each submitted record in a table, which distinguishes it from our records."""
+"""Prefix in the field ``source`` of submitted records, by which tables distinguish them from our records."""
 
 
 class Refusal(NamedTuple):

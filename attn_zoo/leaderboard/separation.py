@@ -11,7 +11,8 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 
 LEAD_NEEDED = 0.3
-"""Gain over the best control that the baseline needs: 30 points for percentage metrics, else 0.3 times the control's score."""
+"""Gain over the best control that softmax needs for a task to separate mechanisms: 30 points for percentage metrics, else 0.3
+times the control's score."""
 GROUPS_NEEDED = 3
 """Number of groups of rows that must differ significantly."""
 
@@ -87,14 +88,15 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
     """Return as many groups of rows as possible, the best group first. All rows of a group are significantly better than all rows
     of the next group.
 
-    Each group starts with one row of a longest chain of rows, in which each row is significantly better than the next. Every other
-    row joins the first group that it fits; a row that fits none is left out. The number of groups is also the smallest number of
-    sets into which all rows can be divided so that the rows of a set do not differ (Mirsky 1971, "A dual of Dilworth's
-    decomposition theorem").
+    Each group starts with one row of a longest chain of rows, in which each row is significantly better than the next. Every
+    other row joins the first group that it fits; a row that fits none is left out.
 
     Args:
         labels: labels of rows, the best first.
         better: pairs of labels that differ significantly, as (better, worse).
+
+    Source:
+        Mirsky 1971, "A dual of Dilworth's decomposition theorem".
     """
     chains: dict[str, tuple[str, ...]] = {}
     for label in labels:

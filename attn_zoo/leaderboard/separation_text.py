@@ -22,8 +22,8 @@ _NAMED = 6
 def render_separations(found: Sequence[Separation], format: str) -> str:
     """Return the verdicts on which tasks separate mechanisms as text, in one of ``FORMATS``.
 
-    The table has one line per task. Notes below it have the reasons, and the share of all pairs of rows, over all tasks, that
-    differ significantly.
+    The table has one line per task. Notes below it have the reasons, and how many pairs of rows differ significantly over all
+    tasks.
     """
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)

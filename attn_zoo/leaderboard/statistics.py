@@ -85,8 +85,7 @@ class Estimate:
         """Return this difference of scores as text.
 
         Args:
-            share: True for a percentage metric, whose differences are written in points of 100; others are written with three
-                digits.
+            share: True to write the difference in points (0.01 is 1 point); False to write it with three digits.
             sign: ``+`` to write the sign of a positive difference.
         """
         return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
@@ -217,7 +216,7 @@ class Successes:
 @dataclass(frozen=True, slots=True)
 class Soon:
     """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. A
-    median of None is more than ``cap``; an end of None is not determined by the seeds."""
+    median of None means more than ``cap`` steps. An end of None is not determined by the seeds."""
 
     median: float | None
     low: float | None
@@ -299,8 +298,8 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
 
 
 def t_tail(freedom: float, t: float) -> float:
-    """Return the two-sided p value of ``t``: the probability that Student's t with ``freedom`` degrees of freedom is at least as
-    far from 0."""
+    """Return the two-sided p value of ``t``: the probability that Student's t with ``freedom`` degrees of freedom is at least
+    as far from 0 as ``t``."""
     return 0.0 if math.isinf(t) else beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 

@@ -21,7 +21,7 @@ COSTS: Mapping[str, str] = {
     "time": "train_seconds",
     "memory": "peak_bytes",
 }
-"""Costs with which a score is compared, and the column that holds each."""
+"""For each cost (parameters, FLOPs, time, memory), the field of a row that holds it."""
 _JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
 """Costs that are counted, so they are the same on every machine and for every implementation. The others are measured."""
@@ -114,7 +114,8 @@ class Board:
     rule: str
     """Rule by which the budgets were chosen."""
     score: str
-    """Kind of score: ``valid`` for the best validation score within the budget, ``test`` for the test score of rows that fit it."""
+    """Kind of score: ``valid`` for the best validation score within the budget, ``test`` for the test score of rows that fit
+    the budget."""
     budgets: Mapping[Block, float]
     rows: Mapping[str, Within]
     """Score within the budget, by label of the row. If the cost is memory, only the best row of each mechanism is included."""
@@ -142,7 +143,7 @@ class Comparison:
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome
-    """Outcome for ``row``."""
+    """Whether ``row`` is better, worse or not distinguishable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Row:
     warnings: tuple[str, ...]
     """Recorded warnings about the settings, and a warning if the mechanism costs more than softmax."""
     test: Estimate | None
-    """Test score over the finished seeds."""
+    """Mean test score over the finished seeds, with its interval."""
     by_seed: Mapping[int, float]
     """Test score by seed."""
     valid: Estimate | None
@@ -195,8 +196,8 @@ class Row:
     training_flops_counted: bool
     """True if the records count the FLOPs of training."""
     mechanism_flops_4096: int | None
-    """FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens. None if the mechanisms do not
-    support this length, or if an older record does not count them."""
+    """Forward FLOPs at 4,096 tokens, summed over the mechanisms of all layers, without projections. None if the mechanisms do
+    not support this length, or if an older record does not count them."""
     state_bytes: int | None
     """Bytes of the recurrent state of all layers at the task's length. None if the task is not causal, or if the size of a
     mechanism's state is not known."""
@@ -224,7 +225,7 @@ class Row:
     learned: Successes | None = None
     """Number of seeds that reached the criterion, with its interval; None for runs with a fixed budget."""
     steps_to_90: Soon | None = None
-    """Median number of steps to 90 % of the ceiling, with its interval; None for runs with a fixed budget."""
+    """Median number of steps to 90 % of the highest possible score, with its interval; None for runs with a fixed budget."""
     margin: Estimate | None = None
     """Gain over the best control: test score minus that of the table's best control, with Welch's interval."""
     verdict: Verdict | None = None
@@ -283,7 +284,7 @@ class Table:
     task_options: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
-    """Settings of the network around the mechanism. Its number of heads is that of most rows."""
+    """Settings of the network around the mechanism. The number of heads is the one that most rows have."""
     budget: Mapping[str, Any]
     """Training budget. If a setting was searched for each row, its value is the searched range as text."""
     protocol: str
@@ -318,7 +319,7 @@ class Table:
 
     @property
     def control_row(self) -> Row | None:
-        """Row of the best control. None if no control was run, or if the table shows only the rows of another mechanism."""
+        """Row of the best control. None if no control was run, or if the table does not show this row."""
         return next((row for row in self.rows if row.label == self.control), None)
 
     @property
@@ -328,8 +329,8 @@ class Table:
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """Return for each mechanism its row with the best validation score. Rows without a test score count only if no row of the
-    mechanism has one."""
+    """Return for each mechanism its row with the best validation score. A row without a test score is returned only if no row
+    of the mechanism has a test score."""
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid

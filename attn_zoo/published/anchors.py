@@ -1,5 +1,5 @@
-"""Anchors: for each mechanism and direction of the ability profile, a published score on a similar task, or a note that we found
-none."""
+"""Anchors: for each mechanism and direction (bidirectional, causal), a published score on a similar task, or a note that we
+found none."""
 
 from __future__ import annotations
 

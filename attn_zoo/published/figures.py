@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 SCORE = "accuracy"
-"""Name of the metric of published numbers that are shown beside recorded test scores."""
+"""Metric of the published numbers that are shown beside recorded test scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Average:
     attention: str | None
     computed: Decimal
     printed: Mapping[str, str]
-    """Means that the source prints, by table or section."""
+    """Printed mean as text, by table or section of the source."""
 
     @property
     def wrong(self) -> Mapping[str, str]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from attn_zoo.published.figures import SCORE, figures
 
 LEAST_SOURCES = 3
-LEAST_GAP = 5.0
-"""Smallest difference in points that two mechanisms must have in every source. One mechanism's scores differ less between
-sources."""
+LEAST_GAP = 5.0  # one mechanism's scores differ less between sources
+"""In every source of an ordering, the scores of the two mechanisms differ by at least this many points."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class Candidate:
     options: Mapping[str, Any]
     """Given options. All others have their defaults, which may depend on the required length."""
     implementation: str
-    """Implementation that ``auto`` chooses on the device, or the one that the row names."""
+    """Requested implementation or, for ``auto``, the implementation that is chosen for the device."""
     cost: Cost
     warnings: tuple[str, ...]
     flops: int | None = None
-    """FLOPs of the mechanism of one layer for one example, in the required passes; None if they are not counted."""
+    """FLOPs of one layer's mechanism for one example, in a forward pass or in training as required; None if not counted."""
 
     @property
     def label(self) -> str:

@@ -28,7 +28,7 @@ class Recommendation:
     """Mechanisms that meet the requirements, the cheapest first."""
     refused: tuple[Refusal, ...]
     answer: Answer
-    """Answer of the records to the use case: which of the candidates to use."""
+    """Which candidates to use for the use case, according to the records."""
     judged: Mapping[str, tuple[Judgement, ...]]
     """For each mechanism among the candidates except softmax, its verdicts on all recorded tasks of the required direction."""
     transplanted: frozenset[str]
@@ -73,9 +73,9 @@ class Recommendation:
         """Return the candidate for which more runs are most likely to change the recommendation, and the deciding tasks on which it
         does not match softmax yet. Return None if there is no such candidate.
 
-        The candidate is cheaper than softmax, and did not lose on a deciding task (a task on which the recommendation is based). If
-        there are several, the one with the fewest tasks left is returned; among these, the one that matches softmax on the most
-        recorded tasks, then the cheapest.
+        The candidate is cheaper than softmax, and did not lose on a deciding task (a task on which the recommendation is
+        based). Of several candidates, the one with the fewest unmatched deciding tasks is returned; among equals, the one that
+        matches softmax on the most recorded tasks, then the cheapest.
         """
         found = []
         for each in self.candidates:

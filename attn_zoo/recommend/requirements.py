@@ -108,8 +108,8 @@ class Requirements:
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:
-        """Return the use case (``Need``) on whose tasks the recommendation is based. If the user named no use case, the returned
-        one has the named task or, if no task was named, all recorded tasks.
+        """Return the use case (``Need``) on whose tasks the recommendation is based. If the user named no use case, the
+        returned use case has the named task or, if no task was named, all recorded tasks.
 
         Args:
             recorded: title of each recorded task of the required direction (causal or bidirectional), by the task's name.

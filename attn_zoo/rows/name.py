@@ -13,7 +13,7 @@ from typing import Any, Protocol
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
 """Pattern for the name of a mechanism, implementation or option."""
 TIMES = re.compile(r"([1-9]\d{0,3})\s*\*\s*(.*)", re.DOTALL)
-"""Pattern for a part of a hybrid such as ``3*linformer``: the number of layers, then their mechanism or row."""
+"""Pattern for a part of a hybrid such as ``3*linformer``: the number of layers, ``*``, and their mechanism with any options."""
 _PLAIN = re.compile(r"[\w.+/-]+")
 
 
@@ -27,7 +27,8 @@ class RowName:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Given options; all others have their defaults."""
     implementation: str = "auto"
-    """Implementation. A hybrid has one for all its mechanisms, or one for each, joined by ``+`` in the order of ``parts``."""
+    """Name of the implementation. A hybrid has one name for all mechanisms, or one per mechanism, joined by ``+`` in the order
+    of the pattern."""
 
     def __str__(self) -> str:
         if self.is_hybrid:

@@ -280,9 +280,9 @@ _PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
-    """Return, for each row, the name of the only option that varies among the rows with its mechanism and implementation.
+    """Return, for each row, the name of the option that varies among the rows with the same mechanism and implementation.
 
-    If no option varies, or several do, the name is None.
+    If no option or several options vary, the name is None.
     """
     found: list[str | None] = []
     for row in rows:

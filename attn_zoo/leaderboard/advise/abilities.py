@@ -14,7 +14,8 @@ from attn_zoo.leaderboard.table import Row, Table, shown_rows
 from attn_zoo.leaderboard.verdicts import Outcome
 
 ACCEPT = 5.0
-"""Largest loss with which a mechanism matches softmax, in points for percentage metrics, else in per cent of softmax's score."""
+"""How far a mechanism may score below softmax and still match it: in points for percentage metrics, else in per cent of
+softmax's score."""
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
@@ -61,7 +62,7 @@ class Judgement:
 
     @property
     def name(self) -> str:
-        """Name of the ability. If the mechanism was run with several options on its task, the judged options follow."""
+        """Name of the ability. If the mechanism has several rows on the task, the settings of the judged row follow."""
         return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 

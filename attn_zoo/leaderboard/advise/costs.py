@@ -26,8 +26,8 @@ class Cost:
     """Counted costs of one mechanism relative to softmax, over several tasks."""
 
     shares: tuple[float, float] | None
-    """Smallest and largest share of softmax's FLOPs that the mechanism takes, over the tasks with counts of both. None if there is
-    no such task. A count of 0 is treated as unknown: only matrix products are counted, and other operations take time as well."""
+    """The mechanism's FLOPs divided by softmax's: the smallest and the largest quotient over the tasks. Tasks on which either
+    count is unknown or 0 are left out. None if no task remains."""
     share_unknown: bool
     """True if a task lacks the FLOPs of the mechanism or of softmax."""
     states: tuple[State, ...]
@@ -68,7 +68,7 @@ def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
     known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.test]
     shares, states, wanted = [], [], 0
-    for ability, row, softmax in rows:
+    for ability, row, softmax in rows:  # a count of 0 is unknown: only matrix products are counted, and other operations take time
         if softmax and softmax.mechanism_flops_4096 and row.mechanism_flops_4096:
             shares.append(row.mechanism_flops_4096 / softmax.mechanism_flops_4096)
         wanted += ability.causal

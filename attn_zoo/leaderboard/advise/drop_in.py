@@ -35,7 +35,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 
     Args:
         found: content of a file that ``attn-zoo transplant`` wrote; None for no evidence.
-        accept: largest acceptable loss against the teacher, in points of 100.
+        accept: largest acceptable loss against the teacher, in points (a score of 1 is 100 points).
         candidates: mechanisms to choose among; None for all.
 
     Raises:

@@ -114,7 +114,7 @@ class Choice:
 
     @property
     def worst(self) -> float:
-        """Smallest lower end among the intervals of ``gains``."""
+        """Worst difference from softmax on any task, taken at the lower end of its interval."""
         return min(gain.amount.low for gain in self.gains)
 
 
@@ -136,8 +136,8 @@ class Answer:
     chosen: tuple[Choice, ...]
     """Mechanisms that can be recommended, the cheapest first."""
     nearest: Choice | None
-    """Among the mechanisms that are cheaper than softmax, the one that loses least on its worst task. None if a mechanism is
-    recommended, or if no cheaper mechanism has a verdict on every task."""
+    """Mechanism that is cheaper than softmax and loses least on its worst task. None if a mechanism is recommended, or if no
+    cheaper mechanism has a verdict on every task."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks, or of the qualities of an encoder, that count as evidence."""
     lengths: tuple[int, ...] = ()
@@ -156,7 +156,7 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a function from a mechanism and abilities to the mechanism's counted costs on their tasks.
+    """Return a function from a mechanism and abilities to the mechanism's counted costs on the abilities' tasks.
 
     Args:
         names: mechanisms that may be recommended; None for all. For any other mechanism, the function returns None.

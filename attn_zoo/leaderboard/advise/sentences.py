@@ -28,7 +28,7 @@ _CLAUSES: Mapping[Judged, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Sentence that counts the tasks with the same verdict on a mechanism, with the scores on each of these tasks."""
+    """Sentence such as ``It matches softmax on 3 of the 6 tasks that it was run on.``, with the scores on the 3 tasks."""
 
     sentence: str
     tasks: tuple[str, ...]
@@ -36,11 +36,11 @@ class Told:
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
-    """Return sentences about what a mechanism can do. Each counts the tasks with one verdict; the last ones count the tasks on
-    which the mechanism was not run.
+    """Return one sentence per verdict on a mechanism, with the number of tasks that have this verdict. Tasks without a run are
+    counted last.
 
     Args:
-        causal: False if the mechanism has no causal form. The sentence on causal tasks then gives this as the reason.
+        causal: False if the mechanism has no causal form, which is then the stated reason why it was not run on causal tasks.
     """
     judged = [judge(ability, attention) for ability in abilities]
     ran = [one for one in judged if one.row is not None]

@@ -43,10 +43,10 @@ def use_cases(
 
 
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
-    """Return the answers as a table with one row per use case. Below stands the rule by which the table names mechanisms.
+    """Return a table with one row per answer, followed by notes that state when the table names a mechanism.
 
     Args:
-        accept: largest acceptable loss against softmax, which the rule states.
+        accept: largest acceptable loss against softmax, which the notes state.
         format: ``terminal`` or ``github``.
     """
     notes = [

@@ -41,11 +41,11 @@ _VIEWS = {"scores", "costs"}
 
 
 class Runs:
-    """Records, found by their file, and numbers of the environments (machine and software) in which they were made.
+    """Records, with the numbers that the page gives to their environments (machine and software).
 
     Args:
         records_at: address of the records' folder relative to the page. With None, the page has no links to records.
-        numbers: numbers of known environments, counted from 1. The environments of these records are added in place.
+        numbers: number of each known environment, counted from 1. The environments of shown records are added in place.
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
