@@ -1,5 +1,4 @@
-"""Capture of the softmax attention matrices of a model on a batch. The model may come from attn-zoo, transformers, timm or
-elsewhere."""
+"""Capture of the softmax attention matrices of a model."""
 
 from __future__ import annotations
 
@@ -30,12 +29,10 @@ def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batc
 
     Three kinds of model are supported:
 
-    - Models with mechanisms of attn-zoo. P is computed from the intercepted queries and keys. All mechanisms must be
-      ``softmax``, in any implementation (all give the same P).
+    - Models with mechanisms of attn-zoo, which must all be ``softmax``. P is computed from their queries and keys.
     - Models of Hugging Face ``transformers`` with ``attn_implementation="eager"``. These models return P themselves.
-    - All other models, including timm's transformers. P is computed from calls of PyTorch's
-      ``scaled_dot_product_attention``: their queries, keys, mask and scale are intercepted. Modules of timm are switched to
-      this function if necessary.
+    - All other models, such as those of timm. P is computed from the arguments of each call of PyTorch's
+      ``scaled_dot_product_attention``. Modules of timm are switched to this function if necessary.
 
     The model runs once, in evaluation mode and without gradients. It is not changed.
 
@@ -43,7 +40,8 @@ def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batc
         batch: input of the model. A mapping is passed as keyword arguments, anything else as the only argument.
 
     Raises:
-        UnsupportedError: a mechanism has no matrix P, a key is padding, or no attention ran.
+        UnsupportedError: a mechanism is not ``softmax``, the batch holds padding, a layer returns no matrix, or no attention was
+            found.
     """
     mechanisms = mechanisms_of(model)
     with as_in_evaluation(model), torch.no_grad():

@@ -1,5 +1,4 @@
-"""Capture of the queries, keys and values of the softmax attention in a model. The model may come from attn-zoo, transformers, timm
-or elsewhere."""
+"""Capture of the queries, keys and values of the softmax attention in a model."""
 
 from __future__ import annotations
 
@@ -24,23 +23,23 @@ from attn_zoo.analysis.watching import (
 from attn_zoo.contract import Attention, UnsupportedError
 
 _HIDDEN = -1e4
-"""Largest score bias that counts as masking a key; float16's lowest number is -65504."""
+"""A score bias of at most this value masks the key. The lowest number in float16 is -65504."""
 
 
 def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
-    """Return the queries, keys and values of every attention layer of ``model``, in the order in which the layers run.
+    """Return the queries, keys and values of every attention layer of ``model``, after the projections and the split into heads,
+    in the order in which the layers run.
 
-    They are captured after the projections and after the split into heads. ``attention_matrices`` lists the supported kinds of
-    model. Models of Hugging Face use ``scaled_dot_product_attention`` during this run. If the model scales scores by another
-    factor than 1/√d for heads of width d, the queries are multiplied, so that the factor 1/√d gives the same scores. Key and value
-    heads that several query heads share are repeated.
+    The kinds of model are those of ``attention_matrices``. Models of Hugging Face use ``scaled_dot_product_attention`` during this
+    run. If several query heads share a key and value head, this head is repeated. If the model does not scale scores by 1/√d,
+    where d is the width of a head, the queries are multiplied so that this scale gives the same scores.
 
     Args:
         batch: input of the model. A mapping is passed as keyword arguments, anything else as the only argument.
 
     Raises:
-        UnsupportedError: a mechanism is not ``softmax``, scores have a bias, a mask other than a causal one depends on the query,
-            the model ignores padding in the batch, or no attention ran.
+        UnsupportedError: a mechanism is not ``softmax``, scores have a bias, a mask is neither causal nor a padding mask, the
+            model does not mask the padding in the batch, or no attention was found.
     """
     inputs: list[AttentionInputs] = []
     mechanisms = mechanisms_of(model)
@@ -89,7 +88,7 @@ def _call_inputs(
 
 
 def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:
-    """Return the padding mask in an attention mask (None if all keys are real), and True if it is causal.
+    """Return the padding mask that an attention mask contains (None if all keys are real), and True if the mask is causal.
 
     Raises:
         UnsupportedError: the mask is not a combination of a causal mask and padding.

@@ -1,8 +1,6 @@
-"""Effective attention matrix A of a mechanism: the matrix with Y = A V for its values V and its output Y. A must depend on queries
-and keys only.
+"""Effective attention matrix of a mechanism: the matrix A for which A V is the output, where V are the values.
 
-If V is the identity matrix, the output Y equals A. Values have head_dim channels, so the identity is given in groups of head_dim
-columns.
+A is the output for V = I, the identity matrix. Values have head_dim channels, so head_dim columns of I are given at a time.
 """
 
 from __future__ import annotations
@@ -18,22 +16,22 @@ from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.contract import Attention, UnsupportedError
 
 _ROUNDING = 1e-6
-"""Tolerance of the relative difference between A V and Y: far above float64 rounding, far below a mechanism's outputs."""
+"""Tolerance of the relative difference between A V and the output: far above float64 rounding, far below 1."""
 
 
 def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries keys"]:
-    """Return the matrix A with Y = A V in float64, where V are the values and Y is the output of the mechanism. Columns of padded
-    keys are zero.
+    """Return the matrix A for which A V is the output of the mechanism, where V are the values. A is in float64, and its columns
+    for padded keys are zero.
 
-    A holds for the parameters and random draws that the mechanism has now. Some mechanisms have additional inputs (streams). A
-    newly built layer computes some streams as copies of the values. Such a stream counts as V, so A includes its influence.
+    A holds for the present parameters and random draws. A mechanism can have additional inputs (streams). If a newly built layer
+    computes a stream as a copy of the values, V is also given as this stream.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.
 
     Raises:
-        UnsupportedError: the output is not A V for these queries and keys, because it is not linear in the values, because
-            heads or channels are mixed, or because the channels of a head have different weights.
+        UnsupportedError: there is no such matrix, because the output is not linear in the values, mixes heads or channels, or
+            weights the channels of a head differently.
     """
     inputs = inputs.double()
     matrix = _probe(mechanism, inputs)
@@ -55,7 +53,7 @@ def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
 
 
 def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: Tensor) -> None:
-    """Raise an error if A V differs from the output. If the output is not linear in the values, the error says so.
+    """Raise an error if A V differs from the output. If the output is not linear in the values, the message says so.
 
     Linearity is also tested with random values, because the given values might hide a non-linear term by chance.
     """
@@ -84,17 +82,17 @@ def _relative(gap: Tensor, whole: Tensor) -> float:
 
 @dataclass(frozen=True)
 class MatrixFacts:
-    """Properties of the effective attention matrix A of one head (the matrix with output = A V for values V), and its distance from
-    softmax's attention matrix. Rows of padded queries do not count."""
+    """Properties of the effective attention matrix A of one head, and its distance from softmax's matrix. A is the matrix for
+    which A V is the output, where V are the values. Rows of padded queries are left out."""
 
     row_sum_least: float
-    """Smallest sum of a row; each row of softmax's matrix sums to 1."""
+    """Smallest sum of a row. In softmax's matrix, each row sums to 1."""
     row_sum_mean: float
     row_sum_most: float
     negative: float
     """Share of entries below zero."""
     zero: float
-    """Share of zero entries, masked ones included."""
+    """Share of entries that are zero, including masked ones."""
     distance: float
     """Distance ‖A - P‖ / ‖P‖ from softmax's matrix P."""
 
@@ -102,9 +100,9 @@ class MatrixFacts:
 def matrix_facts(
     matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
 ) -> MatrixFacts:
-    """Return the properties of an effective attention matrix A (the matrix with output = A V for values V), and its distance from
-    softmax's attention matrix ``exact``. ``query_valid`` is True for queries that are real tokens; rows of other queries do not
-    count."""
+    """Return properties of the effective attention matrix A (``matrix``) of one head, and its distance from softmax's matrix
+    (``exact``). A is the matrix for which A V is the output, where V are the values. If ``query_valid`` is given, only rows in
+    which it is True are used."""
     if query_valid is not None:
         matrix, exact = matrix[query_valid], exact[query_valid]
     sums = matrix.sum(dim=-1)

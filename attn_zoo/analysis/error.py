@@ -1,8 +1,7 @@
-"""Approximation error of mechanisms: how far their outputs are from those of softmax attention on the same inputs, and at what
-cost.
+"""Approximation error of mechanisms, and their cost.
 
-For each head, the error is ‖Y - Y_exact‖ / ‖Y_exact‖, where Y is the output of the mechanism and Y_exact that of softmax.
-Everything is computed in float64, so that rounding does not contribute to an error.
+For each head, the error is ‖Y - Y_exact‖ / ‖Y_exact‖, where Y is the output of the mechanism and Y_exact that of softmax attention
+for the same inputs. Everything is computed in float64, so rounding does not contribute to an error.
 """
 
 from __future__ import annotations
@@ -25,25 +24,26 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Errors with which one mechanism, with one set of options, approximates the output of softmax attention. The cost of the
-    mechanism, and facts that help to interpret the errors, are included."""
+    """Errors of the outputs of one mechanism relative to softmax attention, with the cost of the mechanism and other facts about
+    it."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
     """Relative errors by random draw, layer, sequence and head. A mechanism that is not random has one draw."""
     drawn: bool
-    """True if the mechanism is random: random features, hashes, or untrained parameters."""
+    """True if a new mechanism has random parts, such as random features, hashes or initial weights."""
     flops: int
-    """FLOPs of one layer for one sequence, from the mechanism's card."""
+    """FLOPs of one layer for one sequence, by the mechanism's formula."""
     activation_bytes: int | None
-    """Bytes that autograd saves for one layer and one sequence, in float32 on a CPU; None if shapes do not determine it."""
+    """Bytes that autograd saves for one layer and one sequence, in float32 on a CPU. None if they cannot be counted from shapes."""
     parameters: int
-    """Number of trainable parameters of one layer; here they are untrained."""
+    """Number of trainable parameters of one layer. They have their initial values."""
     streams: Mapping[str, str]
-    """For each additional input (stream), by name, the input (``query``, ``key`` or ``value``) that it is a copy of at first."""
+    """Additional inputs (streams) by name, each with the input that it copies in a newly built layer: ``query``, ``key`` or
+    ``value``."""
     reads: tuple[str, ...]
-    """Inputs that influence the output."""
+    """Inputs that the mechanism uses: some of ``query``, ``key`` and ``value``."""
     tied: float | None
-    """Mean error against softmax(Q Qᵀ / √d) V, for mechanisms that use the queries as keys; None for others."""
+    """Mean error relative to softmax(Q Qᵀ / √d) V, if the mechanism uses the queries Q as keys. None for other mechanisms."""
     warnings: tuple[str, ...]
     """Warnings of the mechanism about these options, one sentence each."""
 
@@ -59,23 +59,22 @@ class ApproximationError:
 
     @property
     def over_heads(self) -> float | None:
-        """Standard deviation of the error over the heads of all layers, or None if there is only one head."""
+        """Standard deviation of the error over the heads of all layers. None if there is only one head."""
         heads = self.errors.mean(dim=(0, 2)).flatten()
         return float(heads.std()) if len(heads) > 1 else None
 
     @property
     def over_draws(self) -> float | None:
-        """Standard deviation of the mean error over the random draws, or None if there is only one draw."""
+        """Standard deviation of the mean error over the random draws. None if there is only one draw."""
         means = self.errors.mean(dim=(1, 2, 3))
         return float(means.std()) if len(means) > 1 else None
 
 
 class Reference:
-    """Inputs of attention layers, and the exact outputs of softmax attention for these inputs. The outputs of mechanisms are
-    compared with the exact outputs.
+    """Inputs of attention layers with the exact outputs of softmax attention. Mechanisms are compared with these outputs.
 
     Raises:
-        ValueError: there is no layer, or relative errors are undefined because an exact output is zero or not finite.
+        ValueError: there is no layer, or an exact output is zero or not finite, so relative errors are undefined.
     """
 
     def __init__(self, layers: Sequence[AttentionInputs]) -> None:
@@ -87,13 +86,12 @@ class Reference:
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Return the errors with which a mechanism approximates softmax attention. The mechanism is built for every layer, and its
-        outputs are compared with the exact ones. A mechanism that draws random numbers is built once per seed.
+        """Return the errors with which a mechanism approximates softmax attention. The mechanism is built for every layer and, if
+        it draws random numbers, for every seed.
 
         Args:
             name: name of the mechanism.
-            options: options of the mechanism.
-            seeds: number of seeds for a random mechanism, counted from ``first_seed``.
+            seeds: number of seeds, counted from ``first_seed``.
 
         Raises:
             UnknownNameError: no such mechanism or option.
@@ -135,8 +133,7 @@ class Reference:
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return softmax(Q Kᵀ / √d) V in float64, for queries Q, keys K and values V with heads of width d. The function calls the
-    mechanism ``softmax``."""
+    """Return softmax(Q Kᵀ / √d) V in float64, for queries Q, keys K and values V with heads of width d."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 
@@ -145,7 +142,7 @@ def relative_error(
     exact: Float[Tensor, "batch heads queries head_dim"],
     query_valid: Bool[Tensor, "batch queries"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Return the error ‖out - exact‖ / ‖exact‖ of each head in the Frobenius norm, over the queries that are real tokens.
+    """Return the error ‖out - exact‖ / ‖exact‖ of each head in the Frobenius norm. Queries that are not real tokens are left out.
 
     Raises:
         ValueError: an exact output is zero or not finite.

@@ -1,4 +1,4 @@
-"""Functions that run any mechanism on given queries, keys and values, in the way an attention layer does."""
+"""Functions that run any mechanism on given queries, keys and values, as an attention layer does."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """Return one mechanism per layer, and a flag that is True if building them drew random numbers. The mechanisms are in float64
-    and evaluation mode. They are joined as the layers of one model, so weights that the layers of a model share are shared here
-    too.
-
-    PyTorch's global generator is left unchanged.
+    """Return one mechanism per layer, and True if building them drew random numbers. The mechanisms are in float64 and evaluation
+    mode. They share weights as they would in the layers of one model. PyTorch's global random generator is left unchanged.
 
     Args:
         name: name of the mechanism.
-        layers: inputs of each layer, whose sizes decide the geometry.
+        layers: inputs of each layer. Their shapes determine the sizes of a mechanism.
 
     Raises:
         UnknownNameError: no such mechanism or option.
@@ -45,14 +42,14 @@ def build_layers(
 
 @torch.no_grad()
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism.
+    """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism. No gradients are recorded.
 
-    Queries or keys that the mechanism does not read are left out. A mechanism that requires the queries and keys to be the same
-    tensor gets the queries for both. A newly built layer computes an additional input (stream) of the mechanism as a copy of the
-    queries, keys or values. Here, too, the stream is that tensor.
+    Queries or keys that the mechanism does not use are left out. If the mechanism requires the same tensor as queries and keys, it
+    gets the queries for both. If it has additional inputs (streams), each stream gets the queries, keys or values that it copies
+    in a newly built layer.
 
     Raises:
-        UnsupportedError: the mechanism lacks a capability that the inputs need.
+        UnsupportedError: the mechanism does not support these inputs, such as padding or fewer queries than keys.
     """
     card = mechanism.card
     own = {"query": inputs.query, "key": inputs.query if card.can.shares_query_key else inputs.key, "value": inputs.value}

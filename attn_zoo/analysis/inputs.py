@@ -1,4 +1,4 @@
-"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or captured from a model."""
+"""Queries, keys and values on which mechanisms are compared. They are random, or captured from a model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from attn_zoo.contract import Geometry, UnsupportedError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs:
-    """Queries Q, keys K and values V of one attention layer, after the projections and the split into heads of width d. Softmax
-    attention gives the output softmax(Q Kᵀ / √d) V for them."""
+    """Queries Q, keys K and values V of one attention layer, after the projections and the split into heads of width d. For these
+    inputs, softmax attention computes softmax(Q Kᵀ / √d) V."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch heads keys head_dim"]
@@ -26,14 +26,14 @@ class AttentionInputs:
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry (number of heads, head width, numbers of queries and keys, and causality) of a mechanism for these inputs."""
+        """Sizes of a mechanism for these inputs: number of heads, head width, numbers of queries and keys, and causality."""
         _, heads, queries, head_dim = self.query.shape
         return Geometry(heads, head_dim, queries, self.key.shape[2], self.causal)
 
     @property
     def query_valid(self) -> Bool[Tensor, "batch queries"] | None:
-        """Mask that is True for queries that are real tokens. If there are as many queries as keys, it is the mask of the keys.
-        Otherwise it is None, and all queries count as real."""
+        """Mask of queries that are real tokens: the mask of the keys if there are as many queries as keys. Otherwise it is None,
+        which means that all queries are real."""
         return self.key_valid if self.query.shape[2] == self.key.shape[2] else None
 
     def double(self) -> AttentionInputs:
@@ -50,13 +50,11 @@ class AttentionInputs:
 def random_inputs(
     sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
 ) -> AttentionInputs:
-    """Return queries, keys and values that are drawn from independent normal distributions. Values have variance 1; queries and
-    keys have variance ``scale``.
-
-    The scores q·k / √d of a query q and a key k of width d then have the standard deviation ``scale``.
+    """Return queries, keys and values from independent normal distributions. Values have variance 1. Queries and keys have
+    variance ``scale``, so the scores q·k / √d have standard deviation ``scale``, where d is the width of a head.
 
     Raises:
-        ValueError: a size is below 1 or the scale is not positive.
+        ValueError: a size is below 1, or the scale is not positive and finite.
     """
     for name, size in {"sequences": sequences, "heads": heads, "length": length, "head_dim": head_dim}.items():
         if size < 1:
@@ -70,8 +68,7 @@ def random_inputs(
 
 
 def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs]:
-    """Return the inputs of each layer over all batches, joined along the batch axis. ``batches[b][i]`` holds the inputs of layer i
-    for batch b.
+    """Return the inputs of each layer, joined over all batches. ``batches[b][i]`` holds the inputs of layer i for batch b.
 
     Raises:
         UnsupportedError: layers or batches differ in heads, lengths or causality.

@@ -9,11 +9,11 @@ from attn_zoo.analysis.spectrum import Spectrum
 from attn_zoo.plotting.theme import INK, MUTED, save, settings
 
 _ANNOTATED_CELLS = 240
-"""Largest number of heat-map cells with printed values."""
+"""Values are printed in a heat map with at most this number of cells."""
 _ON_DARK = "#fefefe"
 """Colour of numbers on dark cells. It is not exactly the white of ``PAPER``, because dark pages replace the colour ``PAPER``."""
 _LEGEND_LAYERS = 8
-"""Largest number of layers with legend entries; more layers are shown by a colour bar."""
+"""Layers are named in a legend if there are at most this many. Otherwise there is a colour bar."""
 
 
 def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
@@ -24,10 +24,10 @@ def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, l
         spectrum: cumulative singular values of every head, averaged over sequences.
         index: number k for the heat map, which shows the sum of the k largest singular values as a share of the sum of all.
         title: title of one or two lines.
-        log_index: True for a logarithmic x-axis in the left plot, which spreads out the first few singular values.
+        log_index: True for a logarithmic x-axis in the left plot, which spreads out the largest singular values.
 
     Raises:
-        ValueError: there are fewer than ``index`` singular values.
+        ValueError: ``index`` is not from 1 to the number of singular values.
     """
     import matplotlib
     from matplotlib.figure import Figure

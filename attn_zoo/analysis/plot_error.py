@@ -1,5 +1,4 @@
-"""Plot of approximation error against FLOPs on logarithmic axes. Lines show the cost of softmax and the error of a uniform
-average."""
+"""Plot of approximation error against FLOPs, with lines for the cost of softmax and the error of a uniform average."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, setti
 from attn_zoo.terminal import short
 
 _EXACT = 1e-9
-"""Largest error of a mechanism that counts as exact: float64 rounding."""
+"""A mechanism with at most this error counts as exact, because float64 rounding can cause it."""
 _SIZE = (11.0, 7.4)
 _MARKERS = ("o", "s", "^", "D", "P", "X", ">")
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
@@ -51,7 +50,7 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows into lines by mechanism and varied option, in order. Softmax is left out, because it is a reference line."""
+    """Group rows into lines by mechanism and varied option, in order. Softmax is left out, because it has a reference line."""
     lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         if row["attention"] != "softmax":
@@ -108,7 +107,7 @@ def _colour(row: Row, at: int) -> str:
 
 
 def _draw_line(axes: Any, line: Sequence[Row], zero: float, floor: float, colour: str, marker: str) -> None:
-    """Draw a line, with hollow markers for rows with untrained parameters."""
+    """Draw a line. Rows with untrained parameters have hollow markers."""
     places = [_place(row, zero, floor) for row in line]
     axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.3, alpha=0.75, zorder=2)
     for row, place in zip(line, places, strict=True):
@@ -178,7 +177,8 @@ def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any)
 
 
 def _name(line: Sequence[Row]) -> str:
-    """Return the name of a line, such as ``performer``, and below it its first and last value, such as ``features 16 to 256``."""
+    """Return the name of a line, such as ``performer``. Below the name are the first and last values of the varied option, such as
+    ``features 16 to 256``."""
     first, last = line[0], line[-1]
     dial = first["dial"]
     if dial is None or len(line) == 1:
@@ -187,7 +187,7 @@ def _name(line: Sequence[Row]) -> str:
 
 
 def _legend(figure: Any, rows: Sequence[Row], unnamed: Sequence[str]) -> None:
-    """Draw the legend for hollow and grey markers, and list the lines without a name."""
+    """Draw the legend for hollow and grey markers, and list the lines whose names had no room beside them."""
     from matplotlib.lines import Line2D
 
     mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": INK}

@@ -1,5 +1,4 @@
-"""Plot of three matrices on one colour scale: softmax's attention matrix, the effective matrix of a mechanism, and their
-difference."""
+"""Plot of the attention matrices of softmax and of a mechanism, and of their difference, on one colour scale."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ def plot_matrix(
     effective: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], folder: Path, *, name: str, title: str
 ) -> list[Path]:
     """Draw the effective attention matrix of a mechanism, softmax's attention matrix and their difference into ``folder`` as
-    matrix.png and matrix.svg, and return both paths. The effective matrix A is the matrix with output = A V for values V.
+    matrix.png and matrix.svg, and return both paths. The effective matrix is the matrix A for which A V is the output, where V are
+    the values.
 
-    The colour scale is linear up to 1 / keys, which is the weight of a uniform average, and logarithmic above. On a linear scale, a
-    few entries near 1 would hide all others.
+    The colour scale is linear up to 1 / keys, the weight of a uniform average, and logarithmic above, because a few entries near 1
+    would hide all others on a linear scale.
 
     Args:
-        effective: effective attention matrix of the mechanism.
         exact: softmax's attention matrix.
         name: name of the mechanism.
         title: description of the inputs.

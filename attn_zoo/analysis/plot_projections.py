@@ -1,4 +1,4 @@
-"""Plot of the error of projected attention (Linformer) against the projected length, with one panel per model or training step."""
+"""Plot of the error of Linformer's attention against the projected length, with one panel per model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NAMES = {
 
 
 def plot_projections(found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw the error of Linformer's attention against its projected length into ``folder`` as projections.png and projections.svg,
-    and return both paths. ``found`` is the result of ``attn-zoo analyze projections``."""
+    """Draw the result of ``attn-zoo analyze projections`` into ``folder`` as projections.png and projections.svg, and return both
+    paths."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter

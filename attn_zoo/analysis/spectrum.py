@@ -1,4 +1,4 @@
-"""Cumulative spectrum of attention matrices, averaged over sequences: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n). σ₁ to σ_n are the
+"""Cumulative spectrum of attention matrices: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n), averaged over sequences. σ₁ to σ_n are the
 singular values, the largest first.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Section 3 and Figure 1.
@@ -17,19 +17,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 PAPER_INDEX = 128
-"""Index of the paper's heat map, for a length of 512."""
+"""Number k of singular values in the heat map of the Linformer paper, for sequences of 512 tokens."""
 
 _ROUNDING = 1e-6
-"""Tolerance in ``rank_for``: the precision of singular values of float32 matrices."""
+"""Tolerance of ``rank_for``: the rounding error of singular values of float32 matrices."""
 
 
 def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Tensor, "... rank"]:
     """Return the sum of the k largest singular values divided by the sum of all, for k = 1 to rank = min(queries, keys).
 
-    The computation is in float64 for float64 matrices, else in float32.
+    The computation is in float64 for float64 matrices, and in float32 for others.
 
     Raises:
-        ValueError: an entry is not finite, or a matrix is zero, so that shares are undefined.
+        ValueError: an entry is not finite, or a matrix is zero, so shares are undefined.
     """
     if not bool(weights.isfinite().all()):
         raise ValueError(
@@ -48,47 +48,46 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Return the default of the number k for a heat map of attention heads. The heat map shows the sum of the k largest singular
-    values as a share of the sum of all. The default is a quarter of the length, and at most 128, as in the Linformer paper."""
+    """Return the default number k for a heat map that shows the sum of the k largest singular values as a share of the sum of all.
+    It is a quarter of the length, but at least 1 and at most 128, as in the Linformer paper."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Cumulative singular values of the attention matrices of every head of every layer, averaged over sequences."""
+    """Cumulative singular values of the attention matrix of every head of every layer, averaged over sequences."""
 
     mean: Float[Tensor, "layers heads rank"]
     """Mean over sequences, float64."""
     deviation: Float[Tensor, "layers heads rank"]
-    """Standard deviation over sequences, float64; zero for a single sequence."""
+    """Standard deviation over sequences, float64. It is zero for a single sequence."""
     sequences: int
 
     @property
     def rank(self) -> int:
-        """Number of singular values. For self-attention, it is the length of the sequences."""
+        """Number of singular values of a matrix. For self-attention, it is the length of the sequences."""
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the sum of the ``index`` largest singular values as a share of the sum of all, averaged over sequences. The heat
-        map in the Linformer paper shows this share.
+        """Return the sum of the ``index`` largest singular values as a share of the sum of all, averaged over sequences.
 
         Raises:
-            ValueError: there are fewer than ``index`` singular values.
+            ValueError: ``index`` is not from 1 to ``rank``.
         """
         self.check_index(index)
         return self.mean[..., index - 1]
 
     def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the standard error, over sequences, of the mean share that ``at(index)`` returns.
+        """Return the standard error of the mean over sequences that ``at(index)`` returns.
 
         Raises:
-            ValueError: there are fewer than ``index`` singular values.
+            ValueError: ``index`` is not from 1 to ``rank``.
         """
         self.check_index(index)
         return self.deviation[..., index - 1] / self.sequences**0.5
 
     def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Return the smallest number of singular values whose sum, divided by the sum of all and averaged over sequences, reaches
+        """Return, for each head, the smallest k for which ``at(k)``, the share of the k largest singular values, is at least
         ``share``.
 
         Raises:
@@ -101,10 +100,10 @@ class Spectrum:
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:
-        """Check that ``index`` is at most the number of singular values.
+        """Check ``index``, a number of singular values.
 
         Raises:
-            ValueError: ``index`` is below 1 or above ``rank``.
+            ValueError: ``index`` is not from 1 to ``rank``.
         """
         if not 1 <= index <= self.rank:
             raise ValueError(
@@ -113,7 +112,7 @@ class Spectrum:
 
 
 class SpectrumAverage:
-    """Running mean, over sequences, of the cumulative singular values of attention matrices. It does not store the matrices."""
+    """Running mean, over sequences, of the cumulative singular values of attention matrices."""
 
     def __init__(self) -> None:
         self._sequences = 0
@@ -124,7 +123,7 @@ class SpectrumAverage:
         """Add the attention matrices of some sequences to the mean. ``layers`` has one tensor for each layer.
 
         Raises:
-            ValueError: heads or lengths differ between layers, or from those of earlier calls.
+            ValueError: heads or lengths differ between layers or from earlier calls.
         """
         shapes = [tuple(layer.shape) for layer in layers]
         if len(set(shapes)) != 1:

@@ -1,15 +1,14 @@
-"""Initialisation of Linformer's projections E and F for given keys. It uses means over segments or the second moments of the keys.
+"""Initialisation of Linformer's projections E and F for given keys.
 
 E and F are k × n matrices that project n positions onto k. Let M be the n × n second moment of the keys K: K Kᵀ, averaged over
-real text and heads. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
-directions are the leading eigenvectors U of M. But softmax treats the k projected keys alike, so the choice of the basis also
-matters.
+texts and heads. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
+directions are the leading eigenvectors U of M. Their basis also matters, because softmax treats the k projected keys alike.
 
-To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on keys and values projected by P if two conditions hold:
-E Eᵀ = (k / n) I and E 1 = 1. Here Q are the queries, V the values, I is the identity, and 1 is the vector of ones. Means over k
-segments of n / k positions fulfil both conditions. So does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies
-in the span of U. This is the initialisation ``spectrum``. The initialisation ``stretches`` chooses among means over unequal
-segments, which are averages for any scores.
+Let Q be the queries and V the values. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on keys and
+values projected by P if two conditions hold: E Eᵀ = (k / n) I and E 1 = 1. I is the identity, and 1 is the vector of ones. Means
+over k segments of n / k positions fulfil both conditions. The initialisation ``spectrum`` is E = √(k / n) R Uᵀ, where the rotation
+R brings E as near to these means as possible. It fulfils both conditions if 1 lies in the span of U. The initialisation
+``stretches`` is means over segments of different lengths.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ class Start(Enum):
     """Kind of initialisation of E and F, the matrices with which Linformer shortens keys and values."""
 
     stretches = "stretches"
-    """Means over the k segments of positions that preserve most of the second moment."""
+    """Means over k segments, with the bounds that preserve most of the second moment of the keys."""
     spectrum = "spectrum"
-    """Leading k eigenvectors of the second moment, rotated to be as near to means over equal segments as possible."""
+    """Leading k eigenvectors of the second moment of the keys, rotated to be as near to means over equal segments as possible."""
     pooling = "pooling"
-    """Means over equal segments, independent of the text."""
+    """Means over k equal segments, for any keys."""
     random = "random"
-    """Random initialisation that the mechanism itself draws."""
+    """Random matrices that the mechanism itself draws."""
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
     """Return the initial value of the matrix E with which Linformer shortens n keys to k.
 
     Args:
-        moment: second moment of the keys: for each pair of positions, the inner product of their keys, summed or averaged over
-            texts.
-        k: projected length, which is the number of rows of E.
+        moment: second moment of the keys. Entry (i, j) is the inner product of the keys at positions i and j, summed or averaged
+            over texts.
+        k: projected length.
         how: kind of initialisation.
 
     Raises:
-        ValueError: ``how`` is ``random``, which is left to the mechanism.
+        ValueError: ``how`` is ``random``, because the mechanism itself draws random matrices.
     """
     n = len(moment)
     equal = segment_means(equal_bounds(n, k))
@@ -64,11 +63,11 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Return the bounds that cut n positions into k segments so that the means over the segments preserve most of the second moment
-    M (``moment``).
+    """Return the bounds of k segments of n positions such that means over the segments preserve most of the second moment M
+    (``moment``).
 
-    The amount that is preserved is the sum over segments of 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the
-    vector of ones. Dynamic programming in k steps over all pairs of bounds finds the maximum.
+    A segment preserves 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the vector of ones. Dynamic programming
+    maximises the sum over all segments, in k steps over all pairs of bounds.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)

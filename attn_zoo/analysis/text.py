@@ -1,4 +1,4 @@
-"""Text for language models. It is read from files, or comes with Python, and can be cut into parts."""
+"""Text for language models, from files or from Python's language reference."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file. If ``path`` is a folder, return the text of its .txt, .md, .rst and .jsonl files in the order of
-    their names.
+    """Return the text of a file. If ``path`` is a folder, return the text of all .txt, .md, .rst and .jsonl files in it and its
+    subfolders, sorted by path and separated by blank lines.
 
-    Files may be compressed with xz or gzip. Each line of a .jsonl file is an object with a ``text``. Documents are joined by a
-    blank line.
+    Files may be compressed with xz or gzip. Each line of a .jsonl file is an object whose field ``text`` is one document.
 
     Raises:
         FileNotFoundError: the path does not exist, or the folder holds none of these files.
-        ValueError: a file is not UTF-8, is not compressed as its suffix states, or a line has no ``text``.
+        ValueError: a file is not UTF-8, is not compressed as its suffix states, or has a line without ``text``.
     """
     if not path.exists():
         raise FileNotFoundError(f"the file or folder {path} does not exist. Name an existing text file or folder")
@@ -38,10 +37,10 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Return two texts: Python's language reference, which comes with Python, and a description of it.
+    """Return the language reference that comes with Python, and a description of it.
 
     Raises:
-        FileNotFoundError: this Python comes without that text.
+        FileNotFoundError: this Python comes without its language reference.
     """
     try:
         from pydoc_data.topics import topics
@@ -53,7 +52,7 @@ def default_text() -> tuple[str, str]:
 
 
 def stretches(text: str, count: int) -> list[str]:
-    """Return ``count`` parts of a text. They have nearly equal lengths, and each begins with a whole word."""
+    """Return a text cut into ``count`` parts of nearly equal length. Each part begins with a whole word."""
     bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 

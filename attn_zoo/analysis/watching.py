@@ -1,4 +1,4 @@
-"""Interception of attention calls while a model runs. The modules that capture attention use it."""
+"""Interception of attention calls while a model runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from attn_zoo.contract import Attention, UnsupportedError
 _FORWARD = inspect.signature(Attention.forward)
 
 Seen = Callable[..., None]
-"""Function that is called with the arguments of each attention call."""
+"""Function that receives the arguments of each attention call."""
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
-    """Run the model on the batch. Before a mechanism runs, ``seen`` is called with the mechanism and its inputs: ``seen(mechanism,
-    query=..., key=..., ...)``.
+    """Run the model on the batch, and call ``seen(mechanism, query=..., key=..., ...)`` before each mechanism runs.
 
     Raises:
         UnsupportedError: a mechanism is not ``softmax``.
@@ -79,7 +78,7 @@ class _WatchCalls(TorchFunctionMode):
 
 
 def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
-    """Return the mechanisms of attn-zoo that a model contains, by the names of their modules."""
+    """Return the mechanisms of attn-zoo that a model contains. The keys are the names of their modules."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
@@ -90,25 +89,25 @@ def call_model(model: nn.Module, batch: Any, **further: Any) -> Any:
 
 
 def padding_mask(batch: Any) -> Bool[Tensor, "batch keys"] | None:
-    """Return the attention mask of a batch, or None if the batch has none. The mask is True for real tokens."""
+    """Return the attention mask of a batch, which is True for real tokens, or None if there is none."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     return None if mask is None else mask.bool()
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Return True if the model belongs to Hugging Face's library transformers."""
+    """Return True if the model is one of Hugging Face's library transformers."""
     library = sys.modules.get("transformers")  # if it is not imported, none of its models exists
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
 def implementation_of(model: nn.Module) -> str | None:
-    """Return the name of the attention implementation that a Hugging Face model uses, such as ``sdpa``. Return None if the model
-    has no setting for the implementation."""
+    """Return the name of the attention implementation that a Hugging Face model uses, such as ``sdpa``, or None if the model does
+    not have this setting."""
     return getattr(model.config, "_attn_implementation", None)
 
 
 def refuse_blind(model: nn.Module, found: object) -> None:
-    """Raise an error if no attention was intercepted in the model, that is, if ``found`` is empty.
+    """Raise an error if no attention was intercepted in the model.
 
     Raises:
         UnsupportedError: ``found`` is empty.
@@ -122,7 +121,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Return a context in which the model is in evaluation mode. At its end, every module returns to its earlier mode."""
+    """Return a context in which the model is in evaluation mode. After the context, every module is in its earlier mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

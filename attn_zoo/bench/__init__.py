@@ -1,2 +1,1 @@
-"""Measurement of time and memory on this machine. An experiment consists of a list of cases to measure, called cells, and a
-report."""
+"""Measurement of time and memory on this machine. An experiment has a list of cases to measure, called cells, and a report."""

@@ -1,4 +1,4 @@
-"""Measurement of the time and memory of one module on one device. It runs in a worker process."""
+"""Measurement of one module on one device."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from attn_zoo.count.memory import by_trying, peak_bytes
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-"""Fused back ends of ``scaled_dot_product_attention`` by the name they have in tables."""
+"""Fused back ends of PyTorch's ``scaled_dot_product_attention``. The keys are their names in tables."""
 
 
 @dataclass
 class Bench:
     """Measurement of the time and memory of one module.
 
-    In every method, ``kind`` is ``forward`` or ``training``. A forward step is a call in evaluation and inference mode. A training
-    step is a forward pass with its graph and a backward pass from a gradient of the output to the inputs and all parameters. If
-    there is an optimiser, its step is included. ``batch`` is a number of examples, and ``length`` is a number of tokens.
+    In every method, ``kind`` is the kind of step, ``forward`` or ``training``. A forward step is a call in evaluation and
+    inference mode. A training step is a forward pass, a backward pass to the inputs and all parameters and, if ``optimiser`` is
+    True, a step of the optimiser. ``batch`` is a number of examples, and ``length`` is a number of tokens.
 
     Args:
-        build: function that makes the module for a length; it must be picklable.
-        inputs: function that makes the arguments of the module on the default device, from batch, length and dtype. It must be
-            picklable. Floating-point arguments require a gradient in training.
+        build: picklable function from a length to the module.
+        inputs: picklable function from batch, length and dtype to the arguments of the module, on the default device.
+            Floating-point arguments require a gradient in training.
         optimiser: True to end a training step with a step of AdamW, with the gradient clipped as in training runs. The learning
-            rate is 0, so that every step does the same work on the same weights.
-        protocol: rules of the timings; for CUDA ``TimingProtocol.on("cuda")``.
+            rate is 0, so every step does the same work on the same weights.
+        protocol: rules of the timings. For CUDA, use ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
@@ -49,36 +49,34 @@ class Bench:
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
     _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
-    """Workloads of the last length, by kind of step. All steps of a kind use the same module; the two kinds use different
-    modules."""
+    """Modules of the length measured last, with their optimisers: one for each kind of step."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Return the seconds of the forward pass. For ``training``, also return those of the backward pass and, if there is an
-        optimiser, those of its step."""
+        """Return the seconds of the parts of a step. A forward step has one part. The parts of a training step are the forward
+        pass, the backward pass and, if there is an optimiser, its step."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
             return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
-        """Return the peak memory of a step in bytes: the most that was allocated at once, minus what was allocated before (see
-        ``peak_bytes``)."""
+        """Return the peak memory of a step in bytes: the most that was allocated at any time, minus what was allocated before."""
         with self._kernels():
             step = self._step(kind, batch, length)
             step()
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Return the bytes that are allocated before a step: parameters, buffers and inputs. For ``training``, they include the
-        gradient of the output and the state of the optimiser."""
+        """Return the number of bytes that are allocated before a step: parameters, buffers and inputs. For ``training``, the
+        gradient of the output and the state of the optimiser are included."""
         workload, inputs = self._workload(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
             gradient = [workload.module(*inputs)] if kind == "training" else []
         return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
-        """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is exact, because batches are
-        tried."""
+        """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is found by trying
+        batches."""
         self._workloads = {}  # a workload of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
@@ -128,7 +126,7 @@ class Bench:
 
 @dataclass
 class MatrixProducts:
-    """Matrix products that run in a worker process to measure the speed of a device in FLOPs per second."""
+    """Matrix products that are timed to measure the speed of a device."""
 
     device: torch.device
     size: ClassVar[int] = 2048
@@ -136,7 +134,7 @@ class MatrixProducts:
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
-        """Return how many seconds one float32 matrix product takes. Its result is written into memory that is already allocated."""
+        """Return the seconds of one float32 matrix product, without the allocation of its result. The arguments are not used."""
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)

@@ -1,12 +1,12 @@
-"""Comparison of two subjects, A and B, that are timed in interleaved rounds: which one is faster, or whether they tie.
+"""Comparison of the times of two subjects, A and B: which one is faster, or whether they tie.
 
-Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A disturbance
-of the whole round cancels in the quotient. A disturbance of only one subject may come from another program, a change of clock
-rate, or the place in the round. It is as likely to hit A as B, because the order is random.
+Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A
+disturbance of the whole round cancels in the quotient. A disturbance of one subject is as likely to hit A as B, because the order
+is random.
 
-So if B costs q times as much as A, the quotient of each round is above q with probability 1/2, independently of all other rounds.
-The number of rounds above q is therefore binomial. This gives a confidence interval of the median, the interval of the sign test.
-The interval needs no assumption about the noise, and up to half of the rounds may be disturbed before it moves far.
+If B costs q times as much as A, the quotient of a round is above q with probability 1/2, independently of all other rounds. The
+number of rounds above q is therefore binomial, which gives the confidence interval of the sign test for the median quotient. It
+needs no assumption about the noise.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from scipy import stats
 from attn_zoo.bench.timing import quotients
 
 SMALLEST = 0.02
-"""Smallest difference of interest. A quotient between 1 / 1.02 and 1.02 is a tie, because memory addresses alone may cost 1 %."""
+"""Smallest difference of interest. A quotient between 1 / 1.02 and 1.02 is a tie, because the place of data in memory alone can
+change a time by 1 %."""
 
 CONFIDENCE = 0.95
 
 ROUNDS = 150
-"""Number of rounds that is enough to detect a difference of 10 %, if timings scatter by 10 % and half of the rounds are
-disturbed."""
+"""Number of rounds that can detect a difference of 10 %, if timings vary by 10 % and half of the rounds are disturbed."""
 
 METHOD = "median of the quotients within a round, with the distribution-free interval of the sign test"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing the times of B with the times of A. ``quotient`` is the median over rounds of (seconds of B) / (seconds
-    of A). If it is above 1, A is faster. ``low`` and ``high`` are the bounds of its confidence interval."""
+    """Comparison of the times of A and B. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A), so A is
+    faster if it is above 1. ``low`` and ``high`` are the bounds of its confidence interval."""
 
     rounds: int
     quotient: float
     low: float
     high: float
-    """Upper bound of the interval. The interval holds the true quotient with probability ``confidence`` or more."""
+    """Upper bound of the interval. The true quotient lies in the interval with probability ``confidence`` or more."""
     smallest: float = SMALLEST
     confidence: float = CONFIDENCE
 
@@ -55,8 +55,8 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True if the whole confidence interval of the quotient lies between 1 / (1 + ``smallest``) and 1 + ``smallest``. A tie
-        then means that A and B are equally fast. Otherwise, a tie means that it is unknown which one is faster."""
+        """True if A and B are equally fast: the whole confidence interval of the quotient lies between 1 / (1 + ``smallest``) and
+        1 + ``smallest``. If it is False, a tie means that the faster one is unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:
@@ -68,9 +68,9 @@ class Comparison:
 
 
 def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Return the smallest number of rounds of timings that is enough for a confidence interval of the median quotient of two times.
+    """Return the smallest number of rounds that gives a confidence interval of the median quotient of two times.
 
-    It is the least n with 2 · (1/2)ⁿ < 1 - ``confidence``. The interval then reaches from the smallest to the largest quotient.
+    It is the smallest n with 2 · (1/2)ⁿ < 1 - ``confidence``.
 
     Raises:
         ValueError: ``confidence`` is not between 0 and 1.
@@ -83,15 +83,16 @@ def fewest_rounds(confidence: float = CONFIDENCE) -> int:
 def compare(
     first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST, confidence: float = CONFIDENCE
 ) -> Comparison:
-    """Return the comparison of A, whose seconds are ``first``, with B, whose seconds are ``second``. Both have one value per round.
-    Rounds without both values are left out.
+    """Return the comparison of A, whose seconds are ``first``, with B, whose seconds are ``second``. Both lists have one value per
+    round. If one list is longer, its last rounds are left out.
 
     Args:
-        smallest: smallest difference of interest as a share, such as 0.05; with 0, any interval that excludes 1 is a difference.
+        smallest: smallest difference of interest as a share, such as 0.05. With 0, A and B differ if the interval excludes 1.
         confidence: probability that the interval contains the true quotient.
 
     Raises:
-        ValueError: fewer rounds than ``fewest_rounds``, a time that is not a positive number, or a bad share or confidence.
+        ValueError: there are fewer rounds than ``fewest_rounds`` returns, a time is not positive and finite, ``smallest`` is
+            negative, or ``confidence`` is not between 0 and 1.
     """
     needed = fewest_rounds(confidence)
     if smallest < 0:

@@ -1,11 +1,9 @@
-"""Length from which a mechanism costs less than softmax attention, called the crossover, with an interval. It is computed from
-measurements.
+"""Crossover: the length from which a mechanism costs less than softmax attention, computed from measurements, with an interval.
 
-At each length, the quotient of the costs of mechanism and baseline has a median over the rounds. Its interval assumes no
-distribution (see ``attn_zoo.bench.compare``). Between lengths, the quotient is interpolated linearly on logarithmic axes. The
-crossover is the length at which the median falls below 1 for the last time. Its interval goes from the length at which the lower
-bound of the quotient falls below 1 to the length at which the upper bound does. Each step needs the same memory, so memory is
-measured once, and its crossover has no interval.
+At each length, the cost of the mechanism is divided by that of the baseline in every round. The median of these quotients has a
+confidence interval (see ``attn_zoo.bench.compare``). Between the measured lengths, the median is interpolated linearly on
+logarithmic axes. The crossover is the length at which it falls below 1 for the last time. The bounds of the crossover are found in
+the same way from the bounds of the interval. Memory is measured once, so its crossover has no interval.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from attn_zoo.bench.measurement import Figures
 from attn_zoo.bench.timing import fit_exponent
 
 QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
-"""Quantities for which there is a crossover, and the name of each quantity in a measurement."""
+"""Quantities that have a crossover, with their names in a measurement."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
-"""Names of the baselines in reports, by their role in a measurement."""
+"""Names of the baselines in reports, by their roles in a measurement."""
 
 FITTED_LENGTHS = 4
 """Exponents are fitted to this number of lengths, the longest ones. At shorter lengths, linear terms hide the growth."""
@@ -31,7 +29,7 @@ FITTED_LENGTHS = 4
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. It is infinity if
+    """Logarithm of (cost of the mechanism / cost of the baseline) at one length, with its interval. The logarithm is infinity if
     the mechanism ran out of memory, and minus infinity if the baseline did."""
 
     length: int
@@ -42,10 +40,11 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Length from which a mechanism costs less than a baseline. This holds at all longer lengths that were compared.
+    """Length ``at`` from which a mechanism costs less than a baseline, called the crossover. ``low`` and ``high`` bound its
+    interval.
 
-    The field ``at`` and the bounds are lengths. A length of 0 means that the mechanism costs less at all lengths, from ``shortest``
-    on. Infinity means that it never costs less, up to ``longest``.
+    A length of 0 means that the mechanism costs less at all lengths that were compared. Infinity means that it does not cost less
+    at ``longest``.
     """
 
     at: float
@@ -53,9 +52,8 @@ class Crossover:
     high: float
     shortest: int
     longest: int
-    """Longest length that was compared."""
     exact: bool
-    """True if the figures are counted. Counted figures have no noise and therefore no interval."""
+    """True if the cost has no noise, as for memory. The crossover then has no interval."""
 
     def describe(self) -> str:
         """Return the crossover as text for a table, with rounded lengths."""
@@ -72,16 +70,15 @@ class Crossover:
 
 
 def round_length(length: float) -> int:
-    """Return the length, rounded to two significant digits, or to three if the first digit is 1. The error is at most 5 %."""
+    """Return the length, rounded to two significant digits, or to three if the first digit is 1."""
     digits = math.floor(math.log10(length))
     step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
     return round(length / step) * step
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Return the median of the measured values of a quantity (``time`` or ``memory``), or None if it was not measured. ``point``
-    has the values of one layer at one length. Memory is the sum of the bytes that are allocated before a step and the peak of the
-    step."""
+    """Return the measured cost of a step of one layer at one length (``point``), or None if it was not measured. ``quantity`` is
+    ``time``, the median over rounds, or ``memory``: what is allocated before the step plus the peak of the step."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -90,27 +87,26 @@ def value(point: Figures, quantity: str) -> float | None:
 
 
 def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
-    """Return those of the measured ``points`` that belong to one layer (``label``) and one kind of step (``forward`` or
-    ``training``), sorted by length."""
+    """Return the measured ``points`` of one layer (``label``) and one kind of step (``forward`` or ``training``), sorted by
+    length."""
     return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Return the labels of the layers that have this role in the comparison: ``mechanism``, ``materialised`` or ``sdpa``. The
-    latter two are baselines."""
+    """Return the labels of the layers that have a role in the comparison: ``mechanism``, or one of the baselines ``materialised``
+    and ``sdpa``."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
 def compared(points: Sequence[Figures]) -> list[str]:
-    """Return the labels of the mechanisms that are compared with softmax. Softmax itself is never among them, even if it was
-    measured as a mechanism and not only as a baseline."""
+    """Return the labels of the mechanisms that are compared with softmax. Softmax is never among them."""
     others = [p for p in points if p.cell.subject is None or p.cell.subject.attention != "softmax"]
     return labels(others, "mechanism")
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Return the measured values of softmax as a baseline, one object for each length. If several fused implementations of softmax
-    were measured, the one with the lowest cost at a length is used there. If all of them failed, the first is used."""
+    """Return the measured values of softmax as a baseline, one object for each length. If several fused implementations were
+    measured, the one with the lowest cost at this length is used. If all of them failed, the first is used."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -121,15 +117,15 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Return the exponent p in cost ~ length^p, where the cost is the ``quantity``. It is fitted to the longest ``FITTED_LENGTHS``
-    measured lengths. Return None if fewer than three lengths were measured."""
+    """Return the exponent p in cost ~ length^p, where ``quantity`` is the cost. It is fitted to the ``FITTED_LENGTHS`` longest
+    lengths. Return None if fewer than three lengths were measured."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
     """Return the crossover of a mechanism (``label``) with a baseline (``role``): the length from which the mechanism costs less.
-    Return None if the costs can be compared at fewer than two lengths."""
+    Return None if fewer than two lengths can be compared."""
     against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
     pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     found = [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
@@ -141,8 +137,8 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Return the length at which a curve falls below 0 for the last time. The points of the curve are ``logs`` at ``lengths``.
-    Return 0 if all points are below 0, and infinity if the last point is not."""
+    """Return the length at which a curve falls below 0 for the last time. ``logs`` are its values at ``lengths``. Return 0 if all
+    values are below 0, and infinity if the last one is not."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0
@@ -156,7 +152,7 @@ def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
 
 
 def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
-    """Return the quotient at a length if both were measured, or if only one of them ran out of memory, else None."""
+    """Return the quotient at a length if both costs were measured, or if only one layer ran out of memory, else None."""
     length, name = ours.cell.length, QUANTITIES[quantity]
     lost = [_ran_out(point, quantity) for point in (ours, theirs)]
     known = [value(point, quantity) for point in (ours, theirs)]

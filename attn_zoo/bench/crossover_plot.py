@@ -1,4 +1,4 @@
-"""Plot of cost against length on logarithmic axes with fitted exponents. Below it are the crossovers with their intervals."""
+"""Plot of cost against length with fitted exponents, and of crossovers with their intervals below the curves."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "time": ("ms a step", 1e3),
     "memory": ("MiB a step", 2.0**-20),
 }
-"""Axis unit of each quantity, and the factor that converts figures to it."""
+"""Axis unit of each quantity, and the factor that converts measured values to it."""
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
-    """Plot costs against the length, and the crossovers, into the file ``path``. ``found`` is a measurement of
-    ``experiment=crossover``. Equal measurements give the same SVG, byte by byte.
+    """Draw the plot of a measurement of ``experiment=crossover`` into the file ``path``: costs against the length, and crossovers.
+    Equal measurements give the same SVG, byte for byte.
 
     Raises:
-        ValueError: see ``check_plot``; or there is nothing to draw.
+        ValueError: ``check_plot`` does not accept the path, or every measurement failed.
     """
     check_plot(path)
     points = list(found.cells.values())
@@ -149,5 +149,5 @@ def _length_axis(grid: Any, lengths: Sequence[int]) -> None:
 
 
 def _name(label: str) -> str:
-    """Return the name of a row's mechanism without its options, which the table shows."""
+    """Return the name of a mechanism without its options."""
     return label.partition("[")[0]

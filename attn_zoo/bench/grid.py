@@ -1,4 +1,4 @@
-"""Base class of experiments that measure: a dataclass whose fields are keys of the command line. It lists the cells to measure."""
+"""Base class of experiments of ``attn-zoo measure``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio
 NOT_BELOW_ZERO = ("repeat_seconds",)
 LISTS = ("lengths", "projected_lengths")
 LIMITS = ("output", "read", "plot", "seconds", "time_limit")
-"""Keys that may differ when an unfinished measurement is resumed."""
+"""Keys that may change when an interrupted measurement is continued."""
 
 
 def resolve_device(name: str) -> str:
-    """Return the device to use, ``cpu`` or ``cuda``. For ``auto`` it is ``cuda`` if there is a GPU.
+    """Return ``cpu`` or ``cuda``. The name ``auto`` means ``cuda`` if there is a GPU, and ``cpu`` otherwise.
 
     Raises:
-        ValueError: the name is another one, or it is ``cuda`` and PyTorch finds no GPU.
+        ValueError: the name is not ``auto``, ``cpu`` or ``cuda``, or it is ``cuda`` and PyTorch finds no GPU.
     """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,8 +43,8 @@ def resolve_device(name: str) -> str:
 
 @dataclass
 class Grid:
-    """Keys of the command line that every experiment of ``attn-zoo measure`` has, with their defaults. A new object checks the
-    values of its keys, and fills in defaults that depend on the device.
+    """Base class of an experiment of ``attn-zoo measure``. Its fields are keys of the command line. A new object checks their
+    values, and fills in defaults that depend on the device.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -55,19 +55,19 @@ class Grid:
     read: str | None = option(None, "measure nothing, and print the table of a file that output= wrote")
 
     device_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpu": {}, "cuda": {}}
-    """Values of keys that are null, by device."""
+    """Default values of keys that are null, for each device."""
     fewest_rounds: ClassVar[int] = 1
     fewest_lengths: ClassVar[int] = 1
     shortest_length: ClassVar[int] = 1
     slow_seconds: ClassVar[float] = math.inf
-    """Steps that take more seconds than this are timed in three rounds only."""
+    """A step that takes more seconds than this is timed in three rounds at most."""
     preloaded: ClassVar[Sequence[str]] = ()
-    """Modules that are imported once, before worker processes are forked. Otherwise each worker would import them again."""
+    """Modules that are imported once, before worker processes are forked."""
     whole_groups: ClassVar[bool] = False
-    """True if a failed cell (case to measure) ends the measurement. Values are then saved only after a whole group of cells."""
+    """True if the measurement ends when a case fails. Values are then saved only after a whole group of cases."""
 
     named: ClassVar[Collection[str]] = ()
-    """Keys that the user gave."""
+    """Keys that the user gave on the command line."""
 
     def __post_init__(self) -> None:
         if (device := getattr(self, "device", None)) is not None:
@@ -90,7 +90,7 @@ class Grid:
                 if (value := getattr(self, name, None)) is not None:
                     check(name, value)
         if (rounds := getattr(self, "rounds", self.fewest_rounds)) < self.fewest_rounds:
-            raise ValueError(f"rounds= must be at least {self.fewest_rounds}, because fewer give no interval; got {rounds}")
+            raise ValueError(f"rounds= must be at least {self.fewest_rounds}, because fewer rounds give no interval; got {rounds}")
 
     def _check_lists(self) -> None:
         for name in LISTS:
@@ -98,19 +98,19 @@ class Grid:
             fewest, least = (self.fewest_lengths, self.shortest_length) if name == "lengths" else (1, 1)
             if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
                 many = "at least two " if fewest > 1 else ""
-                raise ValueError(f"{name} must be {many}different integers of at least {least}; got {list(values)}")
+                raise ValueError(f"{name} must be a list of {many}different integers, each at least {least}; got {list(values)}")
 
     def flops(self, cell: Cell) -> float:
-        """Return a lower bound of the FLOPs of one step of a cell (one case to measure), or 0 if no bound is known."""
+        """Return a lower bound of the FLOPs of one step of a case (``cell``). Return 0 if no bound is known."""
         return 0.0
 
     def identity(self) -> dict[str, Any]:
-        """Return the values of the keys that must be equal if an interrupted measurement is to be continued."""
+        """Return the keys and values that must stay the same if an interrupted measurement is continued."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """Return further facts about this machine, such as versions of packages. They are saved with the measurement, in addition
-        to its environment."""
+        """Return facts about this machine, such as versions of packages, to be saved with the measurement in addition to its
+        environment."""
         return {}
 
     @property
@@ -119,55 +119,54 @@ class Grid:
         return None
 
     def groups(self) -> list[list[Cell]]:
-        """Return all cells (cases to measure), in groups. A round measures each cell of one group once, so that costs within a
-        group can be compared. The groups are measured one after another."""
+        """Return all cells (cases to measure), in groups. A round measures each cell of one group once, so costs within a group
+        can be compared."""
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that run once for a cell (one case to measure), before the rounds that repeat its timing. A probe is
-        the name of a quantity, such as peak memory, and the request to a worker process that measures this quantity."""
+        """Return the probes that run once for a case (``cell``), before the rounds. A probe is the name of a quantity, such as
+        peak memory, with the request to a worker process that measures it."""
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do work that happens only in the first measurement of this process, such as imports. The first measured time is then
-        without this work and predicts the times at longer lengths."""
+        """Do work that happens only in the first measurement of this process, such as imports, so that no measured time contains
+        it."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the ``cells`` (cases to measure) of a group that are measured in rounds. By default, cells that failed before the
-        rounds are left out.
+        """Return the cases (``cells``) of a group that are measured in rounds. By default, cases that failed before the rounds are
+        left out.
 
         Args:
-            cells: all cells of the group.
+            cells: all cases of the group.
             found: values that were measured before the rounds.
         """
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """Return the probes that run for a cell (one case to measure) in every round. A probe is the name of a quantity, such as
-        seconds, and the request to a worker process that measures this quantity."""
+        """Return the probes that run for a case (``cell``) in every round. A probe is the name of a quantity, such as seconds,
+        with the request to a worker process that measures it."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Return ``cells`` in the order in which they are measured in the round number ``turn``."""
+        """Return the cases (``cells``) in the order in which the round with the number ``turn`` measures them."""
         return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the measured values of one group of cells (cases to measure) by a summary, after all rounds of the group. By
-        default, nothing is replaced."""
+        """Replace the measured values of a group of cases (``cells``) by a summary, after all rounds of the group. By default, do
+        nothing."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """Return a class and its arguments. The worker process of a cell (one case to measure) makes an object of this class, and
-        the methods of the object measure the cell."""
+        """Return a class and its arguments. The worker process of a case (``cell``) makes an object of this class, whose methods
+        measure the case."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Return the name of the worker process that measures a cell (one case to measure). Cells with the same name share a
-        process. The process ends after a group of cells unless the next group has a cell with this name."""
+        """Return the name of the worker process that measures a case (``cell``). Cases with the same name share a process. A
+        process ends after a group of cases, unless the next group has a case with its name."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why a cell (one case to measure) cannot be measured, or None if no reason is known. The reason is found
-        without measuring."""
+        """Return the reason why a case (``cell``) cannot be measured, or None if no reason is known before measuring."""
         return None
 
     @staticmethod
@@ -176,11 +175,10 @@ class Grid:
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:
-        """Draw a plot of the measured values into the file that the key ``plot`` names. Draw nothing if the experiment has no plot
-        or no file is named."""
+        """Draw a plot of the measured values into the file that the key ``plot`` names, if the experiment has a plot and ``plot``
+        is not null."""
 
     @staticmethod
     def succeeded(found: Measurement) -> bool:
-        """Return True if the experiment succeeded. If it returns False, the command ``attn-zoo measure`` ends with exit status
-        1."""
+        """Return False if the command ``attn-zoo measure`` must end with exit status 1, and True otherwise."""
         return True

@@ -1,5 +1,4 @@
-"""Figures of a measurement, and the JSON format in which they are saved. A row of the file has a cell, a quantity, a round, and a
-value or a failure."""
+"""Result of a measurement, and the JSON file in which it is saved."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ from attn_zoo.count.rigs import Subject
 from attn_zoo.result_files import read_results, write_text
 
 NO_TIME = "no time left"
-"""First words of the failure of a cell that was left out for lack of time. The same command measures the cell later."""
+"""First words of the reason if a case was left out because the time limit was too short. The same command measures it later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One case to measure: a layer, the kind of its step (forward or training), a length in tokens and a number of examples.
+    """One case to measure: a layer, a kind of step (forward or training), a length in tokens and a number of examples.
 
-    ``label`` names the layer in tables. ``group`` distinguishes cells that are otherwise equal, such as repetitions. ``role`` says
-    what the layer is for in the report, such as ``mechanism``, or ``sdpa`` for a baseline.
+    ``label`` names the layer in tables. ``role`` says what the layer is for in the report: for example, ``sdpa`` is a baseline.
+    ``group`` distinguishes cases that are otherwise equal, such as repetitions.
     """
 
     label: str
     kind: str
-    """``forward``, ``training``, or another value that the experiment defines."""
+    """Kind of step: ``forward``, ``training``, or another value that the experiment defines."""
     length: int
     batch: int = 1
     group: str = ""
@@ -36,25 +35,24 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Return the cell (one case to measure) from the dictionary that ``dataclasses.asdict`` made of it."""
+        """Return the case from the dictionary that ``dataclasses.asdict`` made of it."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
 
 @dataclass(slots=True)
 class Figures:
-    """Numbers that were measured for one cell (one case: a layer, a kind of step and a length), and reasons of failures."""
+    """Values that were measured for one case (a layer, a kind of step and a length), and reasons of failures."""
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """Values by quantity. A list has one value per round, in order, and None for a round without a value."""
+    """Measured values of each quantity, in the order of the rounds. None stands for a round without a value."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Reason of the failure, by quantity. A reason is one of ``OOM``, ``time limit``, ``refused``, ``failed`` and ``no time left``,
-    followed by a message."""
+    """Reason of the failure of each quantity that failed. It begins with ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no
+    time left``."""
 
     def all(self, quantity: str) -> list[float]:
-        """Return all measured values of a quantity such as ``seconds``, in the order of the rounds. The list is empty if there are
-        none."""
+        """Return all measured values of a quantity such as ``seconds``, in the order of the rounds."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:
@@ -64,12 +62,12 @@ class Figures:
 
 @dataclass
 class Measurement:
-    """Result of one experiment: its settings, timing protocol and environment, and the numbers that were measured for each cell
-    (one case: a layer, a kind of step and a length)."""
+    """Result of one experiment: its settings, timing protocol and environment, and the values that were measured for each case (a
+    layer, a kind of step and a length)."""
 
     experiment: str
     grid: dict[str, Any]
-    """Values of the keys of the command line, with the defaults of the device."""
+    """Keys of the command line with their values, including defaults of the device."""
     protocol: TimingProtocol | None
     environment: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -78,12 +76,12 @@ class Measurement:
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
     def of(self, cell: Cell) -> Figures:
-        """Return the measured values of a cell (one case to measure). For a new cell, an object without values is added."""
+        """Return the measured values of a case (``cell``). A new case is added, without values."""
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one dictionary for each measured value and for each failure. It has the number of the cell (the case that was
-        measured), the quantity, the round, and the value or the reason of the failure."""
+        """Yield one dictionary for each measured value and for each failure. It has the number of the case, the quantity, the
+        round, and the value or the reason of the failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
                 for turn, value in enumerate(values):
@@ -122,11 +120,11 @@ class Measurement:
 
     @classmethod
     def read(cls, key: str, experiment: str, file: Path) -> Measurement:
-        """Return the measurement that a file contains. It must be one of the given experiment.
+        """Return the measurement that a file contains.
 
         Args:
             key: key of the command line that names the file, for error messages.
-            experiment: name of the experiment.
+            experiment: name of the experiment that must have made the measurement.
 
         Raises:
             OSError: the file cannot be read.
@@ -140,7 +138,7 @@ class Measurement:
             ) from error
 
     def write(self, file: Path) -> None:
-        """Write the whole measurement to a JSON file. Each cell (a case that was measured) has a line, and so has each value."""
+        """Write the measurement to a JSON file, with one line for each case and one for each value."""
         plain = self.to_dict()
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
@@ -149,12 +147,12 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """True if the measurement came to its end and no cell (case to measure) was left out because the time limit was reached."""
+        """True if the measurement came to its end, and no case was left out because of the time limit."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Continue from an earlier measurement with the same settings: copy its values and failures. Failures for lack of time are
-        not copied, so these cases are measured again."""
+        """Take the measured values and failures of an earlier measurement with the same settings. Failures because of the time
+        limit are dropped, so these cases are measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

@@ -1,4 +1,4 @@
-"""Probes: quantities to measure for a cell, and the requests to its worker process that measure them."""
+"""Probes. A probe names a quantity, and requests its measurement from a worker process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from attn_zoo.bench.measurement import Cell, Figures
 from attn_zoo.count.memory import by_line
 
 Ask = Callable[..., Any]
-"""Function that gets the name and the arguments of a method, and calls this method of the object in the worker process."""
+"""Function that calls a method of the object in the worker process. Its arguments are the name and the arguments of the method."""
 
 Answer = Mapping[str, float | list[float] | None]
-"""Measured values by quantity. A value is a list if it has one number per batch size that was tried."""
+"""Measured values by quantity. A quantity has a list of values if it is measured at several batch sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Name of a quantity, such as peak memory, and the request to a worker process that measures this quantity."""
+    """Name of a quantity, such as peak memory, with a function (``take``) that lets a worker process measure it."""
 
     quantity: str
-    """Quantity that is reported as failed if the request fails. The answer may contain other quantities too."""
+    """Quantity that is recorded as failed if the request fails."""
     take: Callable[[Ask, Figures], Answer]
     needed: bool = True
-    """True if a failure of this probe means that the cell cannot be measured."""
+    """True if a failure of this probe also counts as a failure of all quantities of the case that have no value yet."""
 
 
 def step_arguments(cell: Cell) -> tuple[str, int, int]:
-    """Return the kind of step, the number of examples and the length of a cell (one case to measure). Methods of ``Bench`` take
-    these three arguments."""
+    """Return the arguments with which methods of ``Bench`` measure a case (``cell``): kind of step, number of examples and
+    length."""
     return cell.kind, cell.batch, cell.length
 
 
@@ -39,7 +39,7 @@ def _seconds(ask: Ask, found: Figures) -> Answer:
 
 
 SECONDS = Probe("seconds", _seconds)
-"""Probe for the seconds of a step. In training it also gives those of the backward pass and of the optimiser's step, if any."""
+"""Probe for the seconds of a step. For training, the seconds of the backward pass and of the optimiser's step are measured too."""
 
 
 def _memory(ask: Ask, found: Figures) -> Answer:
@@ -47,22 +47,21 @@ def _memory(ask: Ask, found: Figures) -> Answer:
 
 
 MEMORY = Probe("peak_bytes", _memory)
-"""Probe for the bytes that are allocated before a step, and for the peak of the bytes that the step allocates in addition."""
+"""Probe for the bytes that are allocated before a step, and for the peak of the additional bytes during the step."""
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
     """Return the probe (a request to a worker process) that finds the largest number of examples whose step fits into ``budget``
     bytes.
 
-    On CUDA, batches are tried. On a CPU, the largest batch is extrapolated linearly from the memory of two batches, of which the
-    second is twice as large as the first.
+    On CUDA, batches are tried. On a CPU, the memory of two batches is extrapolated linearly. The second batch is twice as large as
+    the first.
 
     Args:
-        budget: number of bytes.
         cuda: True to try batches on CUDA, False to extrapolate.
-        small: function that returns the size of the first of these two batches for a sequence length.
-        least: function that returns a lower bound of the bytes for a cell (one case to measure). If this bound exceeds the budget,
-            nothing is tried and the result is 0.
+        small: function from a sequence length to the size of the first of the two batches.
+        least: function from a case to a lower bound of its bytes. If this bound exceeds the budget, nothing is tried, and the
+            result is 0.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:

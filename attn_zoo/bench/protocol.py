@@ -1,4 +1,4 @@
-"""Rules by which everything is timed. They are stored with every figure and printed below every table."""
+"""Rules of all timings, which are stored with every measurement and printed below every table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERS: Mapping[str, str] = {
     "there and back": "in an order that turns round each round (A B, B A)",
     "shuffled": "in a new order each round, shuffled",
 }
-"""Orders of the subjects within rounds, in words. Rounds are interleaved: each round times every subject once."""
+"""Orders in which a round times the subjects, with a description of each."""
 
 _KEEP = str(2**35)  # bytes; more than any tensor here
 
@@ -29,52 +29,51 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
     "default": {},
     "keep": {"MALLOC_MMAP_THRESHOLD_": _KEEP, "MALLOC_TRIM_THRESHOLD_": _KEEP, "MALLOC_TOP_PAD_": str(64 * 2**20)},
 }
-"""Settings of glibc's allocator, as environment variables of the worker processes. ``default`` returns freed blocks of 32 MiB or
-more to the system, so that each new block causes page faults; ``keep`` keeps freed blocks."""
+"""Settings of glibc's allocator, as environment variables of worker processes. ``keep`` keeps freed memory. ``default`` returns
+freed blocks of 32 MiB or more to the system, so each new block causes page faults."""
 
 MOST_COPIES = 4096
-"""Largest number of copies of the inputs. For small inputs, making more copies takes longer than the steps that use them."""
+"""Largest number of copies of the inputs. Making more copies of small inputs would take longer than the timed steps."""
 
 CLOCKS: Mapping[str, tuple[str, str]] = {
     "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),
     "cuda": ("events on the stream", "once, after the last of the repetitions"),
 }
-"""Clock and synchronisation by device."""
+"""Clock and method of synchronisation for each device."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All settings of a timing, except the machine and what is timed.
+    """All settings of a timing, except the machine and the subject.
 
     Raises:
         ValueError: a value breaks its rule.
     """
 
     device: str = "cpu"
-    """``cpu`` or ``cuda``, which decides the clock."""
+    """``cpu`` or ``cuda``."""
     rounds: int = 5
-    """Number of rounds; each gives one value for every subject."""
+    """Number of rounds. Each round gives one value for every subject."""
     order: str = "shuffled"
-    """A key of ``ORDERS``."""
+    """Order of the subjects in a round: a key of ``ORDERS``."""
     seed: int = 1
-    """Seed of the shuffled order."""
     warmup: int = 1
-    """Untimed steps at the beginning of every round."""
+    """Number of untimed steps of a subject at the beginning of every round."""
     seconds: float = 0.2
-    """Seconds for which a step is repeated in one timing; it runs at least once."""
+    """Seconds for which a step is repeated in one timing. A step runs at least once."""
     most_repeats: int = MOST_REPEATS
     """Maximum number of repetitions of a step in one timing."""
     statistic: str = "median and quartiles"
-    """Statistic over the rounds. Only this one is supported."""
+    """Statistic over the rounds. Only the default is supported."""
     unstable: float = UNSTABLE
-    """A timing is marked as unstable if its interquartile range is more than this share of its median."""
+    """A timing is unstable if its interquartile range is more than this share of its median."""
     rotate_bytes: int = 0
-    """Bytes that all copies of the inputs together must exceed. Steps read the copies in turn, so that a cache of this size no
-    longer contains a copy when it is read again. 0 means one copy, and caches stay as the step before left them."""
+    """Size in bytes of a cache that must not speed up a step. Steps use copies of the inputs in turn, and all copies together are
+    larger than this cache. With 0, there is one copy."""
     threads: int | None = None
-    """PyTorch's threads on the CPU; None if unknown."""
+    """Number of PyTorch's threads on the CPU. None if it is unknown."""
     allocator: str = "default"
-    """A key of ``ALLOCATORS``."""
+    """Memory allocator: a key of ``ALLOCATORS``."""
 
     def __post_init__(self) -> None:
         for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
@@ -95,12 +94,12 @@ class TimingProtocol:
     def on(cls, device: str, **changes: Any) -> TimingProtocol:
         """Return the protocol for a device.
 
-        On CUDA it has two warm-up steps, because the first may compile, and inputs larger than the L2 cache. On a CPU it has the
-        number of threads of this process.
+        On CUDA, there are two warm-up steps, because the first may compile, and ``rotate_bytes`` is the size of the L2 cache. On a
+        CPU, ``threads`` is the number of threads of this process.
 
         Args:
             device: ``cpu``, or ``cuda`` if there is a GPU.
-            **changes: fields that differ.
+            **changes: fields with values that replace the default ones.
         """
         chosen: dict[str, Any] = {"device": device}
         if device == "cuda":
@@ -111,14 +110,12 @@ class TimingProtocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
-        """Return the protocol from a dictionary that ``to_dict`` made. Values that are not fields, such as the digest, are
-        ignored."""
+        """Return the protocol from a dictionary that ``to_dict`` made. Entries that are not fields are ignored."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the protocol as a dictionary, together with the clock, the method of synchronisation and the result of
-        ``digest``."""
+        """Return the fields of the protocol as a dictionary, with the clock, the method of synchronisation and the digest."""
         clock, synchronisation = CLOCKS[self.device]
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 
@@ -131,20 +128,20 @@ class TimingProtocol:
         return ALLOCATORS[self.allocator]
 
     def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
-        """Return the items in the order of the round ``turn``, which is counted from 0. The order depends only on the seed and the
+        """Return the items in their order in the round ``turn``, counted from 0. A shuffled order depends only on the seed and the
         round."""
         if self.order == "shuffled":
             return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
         return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
 
     def copies(self, bytes_of_inputs: int) -> int:
-        """Return how many copies of the inputs a timing uses in turn. ``bytes_of_inputs`` is the size of one copy in bytes."""
+        """Return the number of copies of the inputs that steps use in turn. ``bytes_of_inputs`` is the size of one copy."""
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
 
     def describe(self) -> str:
-        """Return a description of the protocol in one sentence, which is printed below a table."""
+        """Return a sentence that describes the protocol, to be printed below a table."""
         clock, synchronisation = CLOCKS[self.device]
         said = [
             f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"

@@ -1,10 +1,8 @@
-"""Execution of a measurement: cells are measured in worker processes, in interleaved rounds, within a time limit. Figures are saved
-after each round.
+"""Execution of a measurement. Worker processes measure cases in rounds, within a time limit. Values are saved after each round.
 
-In each group of cells, quantities that are measured once come first. Then rounds measure all cells of the group in turn. Figures
-that exist already are not measured again. Under a time limit, cells that could not finish their rounds are left out before they
-start, the slowest first, and the lack of time is saved as the reason. If the user named the lengths, the longest ones are measured
-first, so that the shortest ones are left out.
+In each group of cases, quantities that are measured once come first. Then every round measures each case of the group. Cases that
+have their values are not measured again. If the time limit is too short, the slowest cases are left out before they start. If the
+user named the lengths, the longest ones are measured first, so the shortest ones are left out.
 """
 
 from __future__ import annotations
@@ -25,21 +23,20 @@ from attn_zoo.bench.probes import Probe
 from attn_zoo.bench.workers import PRELOADED, Worker, WorkerError
 
 LEAST_ROUNDS = 3
-"""Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
+"""Number of rounds for a step that takes longer than ``Grid.slow_seconds``."""
 
 LEAST_AVAILABLE = 0.2
-"""If less than this share of the machine's memory is available, a worker is ended before the next one is started."""
+"""If less than this share of the machine's memory is available, worker processes are ended before another one is started."""
 
 
 class Session:
-    """One run of an experiment. It measures every cell (a case: a layer, a kind of step and a length) that has not been measured
-    yet.
+    """Run of an experiment. It measures every case (a layer, a kind of step and a length) that has no values yet.
 
     Args:
-        grid: experiment that lists the cells.
-        found: values that have been measured so far; new ones are added to this object.
-        save: function that is called with ``found`` after each round, and after the first measurements of each cell.
-        tell: function that is called with lines of progress.
+        grid: experiment that lists the cases.
+        found: values that have been measured so far. New values are added to this object.
+        save: function that is called with ``found`` after each round, and after the first measurements of each case.
+        tell: function that is called with lines about the progress.
         ends: value of ``time.monotonic()`` at which the time limit is reached.
     """
 
@@ -60,10 +57,10 @@ class Session:
         """Approximate seconds of a cell's step."""
 
     def run(self) -> None:
-        """Measure all cells (cases to measure), one group of them after another.
+        """Measure all cases, one group after another.
 
         Raises:
-            WorkerError: a cell failed in an experiment that needs all of them (``Grid.whole_groups``).
+            WorkerError: a case failed, and ``Grid.whole_groups`` is True for the experiment.
         """
         groups = self.grid.groups()
         if "lengths" in self.grid.named and self._ends < math.inf:
@@ -79,10 +76,10 @@ class Session:
             self._end(set())
 
     def forecast(self) -> str:
-        """Return a sentence that says whether the time limit is long enough for all measurements.
+        """Return a sentence that says whether the time limit is long enough.
 
-        The needed time is estimated from a lower bound of the time of each step: its FLOPs, divided by the speed of a matrix
-        product that is timed first.
+        The time of a step is estimated from below: its FLOPs, divided by the FLOPs per second of a matrix product that is timed
+        first.
         """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")
@@ -100,7 +97,7 @@ class Session:
         return f"{len(cells)} measurements need at least {counts}, and {left:,.0f} s are given: {said}"
 
     def left(self) -> float:
-        """Return the seconds that are left until the time limit."""
+        """Return the seconds until the time limit."""
         return self._ends - time.monotonic()
 
     def _left_or_stop(self) -> float:
@@ -122,7 +119,7 @@ class Session:
         self._save(self.found)
 
     def _prepare(self, cell: Cell) -> bool:
-        """Take the missing ones of the probes that are taken once. Return True if any was missing."""
+        """Measure those quantities of a cell that are measured once and have no value. Return True if there was one."""
         figures, probes = self.found.of(cell), self.grid.once(cell)
         missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
         if missing or not (figures.values or figures.failures):
@@ -139,7 +136,7 @@ class Session:
         return bool(missing)
 
     def _rounds(self, cells: Sequence[Cell], share: float) -> None:
-        """Visit the cells in the least number of rounds, then in more rounds until ``share`` seconds have passed."""
+        """Measure the cells in the smallest allowed number of rounds, and in more rounds until ``share`` seconds have passed."""
         protocol, started, taken = self.grid.protocol, time.monotonic(), 0
         if protocol is None:
             return
@@ -189,7 +186,7 @@ class Session:
             self._fail(cell, probe, f"failed: {error}")
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
-        """Note a failure. If the probe is needed, note it for all missing quantities of the cell."""
+        """Record a failure. If the probe is needed, record it for all quantities of the cell that have no value."""
         figures = self.found.of(cell)
         once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
         for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
@@ -198,7 +195,7 @@ class Session:
     # Time
 
     def _round_seconds(self, step: float) -> float:
-        """Return the approximate seconds of one visit to a cell."""
+        """Return the approximate seconds that one cell takes in a round. ``step`` is the seconds of its step."""
         protocol = self.grid.protocol
         return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
 
@@ -242,13 +239,13 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Return the expected seconds of one step of a cell (one case to measure).
+    """Return the expected seconds of one step of a case (``cell``). Return 0 if the layer was not measured at a shorter length.
 
-    They are extrapolated from the seconds of the same layer at the two longest lengths below the length of the cell. The
-    extrapolation is a power law with an exponent from 1 to 2. If no shorter length was measured, the result is 0.
+    The result is extrapolated from the seconds of the same layer at the two longest of the shorter lengths, by a power law with an
+    exponent from 1 to 2.
 
     Args:
-        steps: measured seconds of a step, by cell.
+        steps: measured seconds of a step, by case.
     """
     wanted = cell.label, cell.kind, cell.group
     alike = {c.length: seconds / c.batch for c, seconds in steps.items() if (c.label, c.kind, c.group) == wanted}

@@ -1,4 +1,4 @@
-"""Parts of reports: tables, figures with their spread, reasons of failures, and the machine."""
+"""Parts of reports, such as tables and measured values with their spread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUANTITIES: Mapping[str, str] = {
 
 def joined(found: Measurement, *parts: str) -> str:
     """Return the parts of a report as one text, without empty parts. If the measurement was interrupted, the text begins with a
-    remark that says so."""
+    sentence that says so."""
     partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
     return "\n\n".join(part for part in (partial, *parts) if part)
 
@@ -28,8 +28,8 @@ def joined(found: Measurement, *parts: str) -> str:
 def spread(
     values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
 ) -> str:
-    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the range is too
-    large in relation to the median, the values are unstable, and the text is put between ``before`` and ``after``."""
+    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the values are
+    unstable by the rule of ``protocol``, put the text between ``before`` and ``after``."""
     assert protocol is not None, "only what is timed has a spread"
     low, middle, high = found = quartiles(values)
     before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
@@ -38,32 +38,32 @@ def spread(
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
     """Return the median of the values and half their interquartile range as text, with three or more significant digits. The text
-    begins with ~ if the values are unstable, which means that their range is too large in relation to the median."""
+    begins with ~ if the range is too large a share of the median."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
 def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
-    """Return the measured values of a quantity, multiplied by ``factor``, as text: their median and half their interquartile range.
-    If there is no value, return the reason in a word, such as ``OOM``."""
+    """Return the measured values of a quantity, multiplied by ``factor``, as text: their median and half their interquartile
+    range. If there is no value, return the reason in a word, such as ``OOM``."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
 
 
 def decimals(value: float) -> int:
-    """Return the number of decimals that shows three significant digits. It is 0 for values from 100 on."""
+    """Return the number of decimals that gives a value three significant digits. It is 0 for values from 100 on."""
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """Return why a measurement failed, as one word such as ``OOM``. If several of the ``quantities`` failed, this is the reason of
-    the first. Return ``-`` if none of them failed."""
+    """Return the reason why a measurement failed, in a word such as ``OOM``. If several of the ``quantities`` failed, return the
+    reason of the first. If none failed, return ``-``."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
 def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
-    """Return the failed measurements as text. There is one line per layer and reason, which lists the quantities, kinds of step and
-    lengths."""
+    """Return the failed measurements as text. Each line has a layer, a reason, and the quantities, kinds of step and lengths that
+    failed for this reason."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for figures in found:
         cell = figures.cell
@@ -80,14 +80,14 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 
 
 def machine(found: Measurement) -> str:
-    """Return the GPU, or the CPU and the number of threads, with which a measurement was made, and the version of PyTorch."""
+    """Return the machine of a measurement as text: the GPU, or the CPU with its number of threads, and the version of PyTorch."""
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
 
 
 def conditions(found: Measurement) -> str:
-    """Return the timing protocol and the machine as text, which is printed below a table."""
+    """Return the timing protocol and the machine as text, to be printed below a table."""
     return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
 
 

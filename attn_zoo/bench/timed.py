@@ -1,4 +1,4 @@
-"""Base class of experiments that time layers, each in a process of its own."""
+"""Base class of experiments that time layers in worker processes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from attn_zoo.registry import attention_options, card, stated_options
 from attn_zoo.rows import RowName, option, rows_of
 
 KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
-"""Kinds of a step, with a description of each."""
+"""Kinds of step, with a description of each."""
 
 HELD_MATRICES = {"forward": 2, "training": 3}
-"""Minimum number of length × length matrices that materialised softmax holds at once for a head: scores and weights; in the
-backward pass the weights, their gradient and the gradient of the scores."""
+"""Number of length × length matrices per head that softmax without fusion needs at once. In a forward step they are the scores and
+the weights. In a training step they are the weights and the gradients of weights and scores."""
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Return what the texts describe: mechanisms with their options and implementations. The keys of the dictionary are the labels
-    in tables. A text is of the form ``linformer[projected_length=256]``. Options whose default depends on the length are left out
-    unless the text states them.
+    """Return the mechanisms that ``texts`` name, with their options and implementations. The keys are labels for tables. An
+    example of a text is ``linformer[projected_length=256]``. Options whose default depends on the length are left out unless the
+    text states them.
 
     Raises:
         UnknownNameError: no such mechanism, implementation or option.
@@ -48,9 +48,8 @@ def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
 
 
 def softmax_layers(device: str) -> list[Cell]:
-    """Return softmax as a baseline: one entry for the plain implementation, and one for each fused implementation of PyTorch on the
-    device. The plain implementation has all n × n weights for n tokens in memory. The entries have no kind of step and no length
-    yet."""
+    """Return softmax as a baseline: one cell (case to measure) for the implementation with all n × n weights in memory, and one
+    for each fused implementation on the device. The caller sets the kind of step and the length of a cell."""
     cells = [Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
@@ -60,8 +59,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key ``attentions`` of an experiment. Its value is a list of mechanisms with their options, such as
-    ``linformer[projected_length=256]``."""
+    """Key ``attentions`` of an experiment: a list of mechanisms with their options, such as ``linformer[projected_length=256]``."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -70,14 +68,13 @@ class AttentionRows:
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """One entry for each mechanism in ``attentions``. The entries have no kind of step and no length yet; an experiment adds
-        them."""
+        """One cell (case to measure) for each mechanism in ``attentions``. An experiment sets its kind of step and its length."""
         return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
 @dataclass
 class Timed(Grid):
-    """Keys of the command line that all experiments with timings have."""
+    """Keys on the command line of all experiments that time layers."""
 
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "sequence lengths in tokens")
     dim: int = option(256, "width of the layer, in channels")
@@ -128,17 +125,17 @@ class Timed(Grid):
         return (SECONDS,)
 
     def heads_of(self, cell: Cell) -> int:
-        """Return the number of heads with which a cell (one case to measure) is measured."""
+        """Return the number of heads of a case (``cell``)."""
         return self.heads
 
     def rig(self, cell: Cell) -> Rig:
-        """Return the functions that make the module and its inputs for a cell (one case to measure)."""
+        """Return the functions that make the module and its inputs for a case (``cell``)."""
         assert cell.subject is not None
         return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
-        """Return the implementation that ``implementation="auto"`` chooses for a mechanism at a length on this device. Return
-        ``auto`` if the mechanism does not support the length."""
+        """Return the implementation that ``implementation="auto"`` chooses for a mechanism at a length on this device, or ``auto``
+        if the mechanism does not support the length."""
         entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
         try:
             made = attention_options(entry, geometry, options)
@@ -161,8 +158,8 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why a cell (one case to measure) cannot be measured, or None. There are two reasons: its module cannot
-        be built, which is tried on the meta device, or its step cannot fit into memory."""
+        """Return the reason why a case (``cell``) cannot be measured, or None. A reason is that the module cannot be built, which
+        is tried on the meta device, or that a step cannot fit into memory."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)
@@ -171,16 +168,17 @@ class Timed(Grid):
         return None if (why := self.excess(cell)) is None else f"OOM: {why}"
 
     def excess(self, cell: Cell) -> str | None:
-        """Return the reason why a step cannot fit into memory, or None if it may fit. The step is not run."""
+        """Return the reason why a step cannot fit into memory, or None if it may fit. No step is run."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
         return (
-            f"a step needs at least {least} bytes, as computed from its sizes, and there are {memory}" if least > memory else None
+            f"a step needs at least {least} bytes, as computed from its sizes, but only {memory} are available"
+            if least > memory
+            else None
         )
 
     def least_bytes(self, cell: Cell) -> int:
-        """Return a lower bound of the bytes of a step. Softmax with all weights in memory has several matrices of length × length
-        per example and head: two in a forward step, three in a training step. Their bytes are the bound. For all else the bound is
-        0."""
+        """Return a lower bound of the bytes of a step. For softmax with all weights in memory, it is the size of two matrices of
+        length × length per example and head, or of three in a training step. For everything else it is 0."""
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
@@ -188,7 +186,7 @@ class Timed(Grid):
 
 
 def device_memory(device: str) -> int:
-    """Return how many bytes a process can allocate on the device."""
+    """Return the number of bytes that a process may allocate on the device."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return int(MEMORY_SHARE * psutil.virtual_memory().total)

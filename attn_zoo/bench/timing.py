@@ -1,4 +1,4 @@
-"""Timers, and statistics of repeated timings: quartiles, quotients per round, instability, and exponents of growth."""
+"""Timers, and statistics of repeated timings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ UNSTABLE = 0.2
 MOST_REPEATS = 1000
 
 Parts = tuple[Callable[[Any], Any], ...]
-"""Functions that make up a step. Each is called with the result of the previous function, and the first one with None."""
+"""Parts of a step, as functions. The first is called with None, and each of the others with the result of the one before it."""
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile of the values. A single value is all three.
+    """Return the lower quartile, the median and the upper quartile. All three are equal if there is one value.
 
     Raises:
         ValueError: there is no value.
@@ -34,21 +34,21 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Return numerator / denominator for each round of timings. What slows a whole round down cancels in the quotient. Rounds that
-    only one of the two lists contains are left out."""
+    """Return numerator / denominator for each round of timings. A disturbance that slows down a whole round cancels in the
+    quotient. If one list is longer, its last rounds are left out."""
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
 def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` contains the lower quartile, the
-    median and the upper quartile."""
+    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` is the lower quartile, the median
+    and the upper quartile."""
     low, middle, high = spread
     return high - low > share * middle
 
 
 def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
-    """Return the exponent p of the power law value ~ length^p, fitted by least squares to logarithms. 1 is linear growth, and 2 is
-    quadratic."""
+    """Return the exponent p of the power law value ~ length^p, fitted by least squares to logarithms. For linear growth p is 1,
+    and for quadratic growth 2."""
     x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
     return statistics.linear_regression(x, y).slope
 
@@ -56,11 +56,8 @@ def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
 def seconds_of(
     step: Callable[[], object], device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> float:
-    """Return the seconds of one ``step``. The step is repeated until about ``at_least`` seconds have passed, after ``warmup``
-    untimed steps.
-
-    On CUDA, events on the stream before and after all repetitions measure the time, without waiting in between.
-    """
+    """Return the mean seconds of one ``step``. After ``warmup`` untimed steps, the step is repeated for about ``at_least``
+    seconds, at most ``most_repeats`` times."""
     repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
     start = _mark(device)
     for _ in range(repeats):
@@ -73,8 +70,8 @@ def seconds_of(
 def seconds_of_parts(
     parts: Parts, device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> tuple[float, ...]:
-    """Return the seconds of each part of one step. It works like ``seconds_of``, with time marks before, between and after the
-    parts."""
+    """Return the mean seconds of each part of a step. The step is repeated as in ``seconds_of``, and the time is read before and
+    after each part."""
     repeats = repeats_for(warm_up(step_of(parts), device, warmup), at_least, most_repeats)
     steps = []
     for _ in range(repeats):
@@ -97,7 +94,7 @@ def _mark(device: torch.device) -> Any:
 
 
 def _seconds_between(start: Any, end: Any) -> float:
-    """Return the seconds between two marks. Marks on CUDA must have happened."""
+    """Return the seconds between two points in time. On CUDA, both events must have happened."""
     return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
 
 
@@ -113,8 +110,8 @@ def step_of(parts: Parts) -> Callable[[], None]:
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Run ``steps`` warm-up steps and return the seconds of the last one. The default is one step, or two on CUDA, where the first
-    step may compile."""
+    """Run ``steps`` warm-up steps, and return the seconds of the last one. The default is one step, or two on CUDA, because the
+    first may compile."""
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)
@@ -126,11 +123,11 @@ def warm_up(step: Callable[[], object], device: torch.device, steps: int | None 
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has finished its work. On a CPU, return at once."""
+    """Wait until a CUDA device has finished its work. On a CPU, return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def repeats_for(seconds: float, at_least: float, most: int = MOST_REPEATS) -> int:
-    """Return how often a step of ``seconds`` must be repeated to last about ``at_least`` seconds: from 1 to ``most`` times."""
+    """Return the number of repetitions, from 1 to ``most``, with which a step of ``seconds`` lasts about ``at_least`` seconds."""
     return max(1, min(most, round(at_least / max(seconds, 1e-9))))

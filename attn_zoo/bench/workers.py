@@ -1,4 +1,4 @@
-"""Worker processes, each of which contains an object to measure. If a process runs out of memory or time, only one cell fails."""
+"""Worker processes for measurements. If one runs out of memory or time, only the current case fails."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 MEMORY_SHARE = 0.75
-"""Share of the machine's memory that a worker may allocate."""
+"""Share of the machine's memory that a worker process may allocate."""
 
 KINDS = ("OOM", "time limit", "failed")
 
 PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
-"""Modules that the fork server imports. Workers are forked from this server, which computes nothing itself."""
+"""Modules that are imported in the process from which workers are forked."""
 
 
 class WorkerError(Exception):
-    """Error for a request to a worker process that failed.
+    """Error for a failed request to a worker process.
 
     Args:
         kind: ``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``.
@@ -43,18 +43,17 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """An object in a process of its own. The method ``ask`` calls methods of the object there.
+    """Object in a process of its own. Call its methods with ``ask``.
 
-    A process that died, failed or was stopped is started again at the next request. Workers are forked from one process that has
-    imported their modules, so code and libraries have the same addresses in all of them. In spawned processes the addresses differ,
-    which makes one process slower than another by up to 5 % for as long as both run. A worker is spawned only if it has an
-    ``environment``, because libraries read environment variables once, or if the system cannot fork.
+    If the process ended, the next request starts it again. Processes are forked from one server, because different memory
+    addresses can make one process up to 5 % slower than another. A process is spawned only if it has an ``environment``, because
+    libraries read environment variables once, or if the system cannot fork.
 
     Args:
         make: class or function that makes the object in the process. It and its arguments must be picklable.
-        environment: environment variables of the process, added to those of this one.
-        bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. It must be False for CUDA, which
-            reserves far more addresses than it uses.
+        environment: additional environment variables of the process.
+        bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. It must be False for CUDA, which reserves
+            far more virtual memory than it uses.
     """
 
     def __init__(
@@ -65,8 +64,7 @@ class Worker:
         self._spawn()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Call the method with these arguments on the object in the process, and return the result. The call may take ``limit``
-        seconds.
+        """Call a method of the object in the process, and return the result. The call may take ``limit`` seconds.
 
         Raises:
             WorkerError: the call ran out of memory or time, or raised an error.
@@ -77,7 +75,7 @@ class Worker:
             self._pipe.send((method, arguments))
             if limit is not None and not self._pipe.poll(limit):
                 self.stop()
-                raise WorkerError("time limit", f"it was not done after {limit:g} s")
+                raise WorkerError("time limit", f"the request was not done after {limit:g} s")
             kind, answer = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join()
@@ -93,8 +91,7 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Kill the process and its child processes. Compilers among them would otherwise keep running, because they ignore
-        interrupts."""
+        """Kill the process and its child processes. Child processes such as compilers ignore interrupts, and would keep running."""
         for child in _descendants(self._process.pid):
             with suppress(psutil.Error):
                 child.kill()
@@ -124,9 +121,8 @@ class Worker:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Block Ctrl-C in this process, and for good in processes that start meanwhile, because they would print a traceback of their
-    imports.
-    """
+    """Return a context in which this process ignores Ctrl-C. Processes that start in it ignore Ctrl-C until they end, so they do
+    not print a traceback of their imports."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -135,7 +131,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _descendants(pid: int | None) -> list[psutil.Process]:
-    """Return all child processes of a process, direct and indirect. If it has ended, the result is empty."""
+    """Return the direct and indirect child processes of a process. The list is empty if the process has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -143,13 +139,13 @@ def _descendants(pid: int | None) -> list[psutil.Process]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if the error means that memory ran out. PyTorch's CPU allocator raises a plain ``RuntimeError`` in this case."""
+    """Return True if an error means that memory ran out. In this case PyTorch raises a plain ``RuntimeError`` on a CPU."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Return a context with environment variables set, for a process that starts in it."""
+    """Return a context in which environment variables are set, for a process that starts in it."""
     before = dict(os.environ)
     os.environ.update(wanted)
     try:

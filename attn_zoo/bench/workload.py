@@ -1,4 +1,4 @@
-"""Steps of inference and of training that are timed, for a module and its optimiser."""
+"""Steps of inference and of training that are timed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from attn_zoo.bench.timing import Parts
 
 CLIP_NORM = 1.0
-"""Norm to which gradients are clipped before the optimiser's step. It is the default of training runs."""
+"""Norm to which gradients are clipped before the optimiser's step, as by default in training runs."""
 
 Inputs = tuple[Tensor, ...]
 
 
 class Workload:
-    """A module and, if requested, AdamW with a learning rate of 0 over its parameters. The state of AdamW is allocated
-    when the object is made."""
+    """Module and, if requested, AdamW with a learning rate of 0 over its parameters. A new object allocates the state of AdamW."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module
@@ -36,7 +35,7 @@ class Workload:
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Return the parts of an inference step, as functions. Repeated steps use the copies of the inputs in turn."""
+        """Return an inference step as a tuple of one function. Repeated steps take their inputs from ``copies`` in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
@@ -46,11 +45,11 @@ class Workload:
         return (forward,)
 
     def training(self, copies: Sequence[Inputs]) -> Parts:
-        """Return the parts of a training step, as functions: the forward pass, the backward pass and, if there is an optimiser, its
+        """Return the parts of a training step as functions: the forward pass, the backward pass and, if there is an optimiser, its
         step.
 
-        The backward pass starts from noise instead of the gradient of a loss. The noise is drawn in the first step. Repeated steps
-        use the copies of the inputs in turn, and leave no gradient.
+        The backward pass starts from random gradients of the output, drawn in the first step. Repeated steps take their inputs
+        from ``copies`` in turn, and leave no gradient.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())
@@ -81,5 +80,5 @@ class Workload:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the total number of bytes of all tensors."""
+    """Return the number of bytes of all tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)

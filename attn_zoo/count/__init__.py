@@ -1,4 +1,4 @@
-"""Costs that are counted, not measured: FLOPs, parameters, and the bytes of activations, of recurrent states and of a step."""
+"""Costs that are counted, not measured: FLOPs, parameters, and bytes of activations and recurrent states."""
 
 from attn_zoo.count.counter import Tally, as_on_a_cpu, flops_of, kept_bytes, tally
 from attn_zoo.count.levels import LEVELS, Counted, Counts, activation_bytes, count_level

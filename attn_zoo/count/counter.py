@@ -1,4 +1,4 @@
-"""PyTorch's counts of a call: the FLOPs of matrix products, and the bytes that autograd saves for the backward pass."""
+"""Counts of FLOPs of matrix products, and of bytes that autograd saves for the backward pass."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int
 def _convolution_backward_flops(
     grad_out: Sequence[int], tokens: Sequence[int], weight: Sequence[int], *rest: object, **named: object
 ) -> int:
-    """FLOPs of a convolution's backward pass, from shapes: each wanted gradient costs as much as the forward pass."""
+    """Return the FLOPs of a convolution's backward pass, from shapes. Each requested gradient costs as much as the forward pass."""
     transposed, wanted = rest[4], rest[7]
     assert isinstance(wanted, Sequence)
     return 2 * math.prod(tokens if transposed else grad_out) * math.prod(weight[1:]) * sum(map(bool, wanted[:2]))
 
 
 def _fused_attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *rest: object, **named: object) -> int:
-    """FLOPs of softmax(q kᵀ) v, from shapes (batch, heads, length, head_dim), without savings by causality."""
+    """Return the FLOPs of softmax(q kᵀ) v, from shapes (batch, heads, length, head_dim). Causal attention counts in full."""
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
@@ -39,7 +39,7 @@ COUNTED_HERE = {
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops,
 }
-"""FLOP formulas of operators that PyTorch's counter omits or counts wrongly. It omits products that are added to a tensor in place
+"""FLOP formulas of operators for which PyTorch's counter is wrong. It omits matrix products that are added to a tensor in place
 and, in PyTorch 2.14, fused attention on a CPU. It counts gradients of depthwise convolutions wrongly."""
 
 
@@ -52,12 +52,12 @@ def flops_of(call: Callable[[], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """FLOPs of a forward pass and of its backward pass, and the bytes that are saved between them."""
+    """FLOPs of a forward pass and of its backward pass, and the bytes that autograd saves between them."""
 
     flops: int
     backward_flops: int
     kept_bytes: int
-    """Bytes that autograd saves between the two passes. Each storage counts once and in full."""
+    """Bytes that autograd saves between the two passes. The storage of a tensor counts once and in full."""
 
 
 def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
@@ -65,7 +65,7 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
     ``meta`` device, nothing is computed.
 
     Args:
-        call: function that returns an output; gradients reach all tensors that require one.
+        call: function that returns an output.
         excluded: inputs, parameters and buffers, whose bytes do not count as saved.
     """
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
@@ -79,12 +79,10 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Return a context in which a module that was built on the ``meta`` device runs the same operators as on a CPU. No numbers are
-    computed.
+    """Return a context in which a module on the ``meta`` device runs the same operators as on a CPU. Only shapes are computed.
 
-    This matters for fused attention. Outside this context, PyTorch does not fuse attention on ``meta``, and allocates the whole
-    matrix of attention weights.
-    After the context, the module must not be used.
+    Outside this context, PyTorch does not fuse attention on ``meta``, and allocates the whole matrix of attention weights. After
+    the context, the module must not be used.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         module.to_empty(device="cpu")
@@ -92,7 +90,8 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """Return the result of a call, and the bytes that autograd saves for the backward pass. ``tally`` describes the arguments."""
+    """Return the result of ``call``, and the bytes that autograd saves for the backward pass. Tensors in ``excluded`` do not
+    count."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), excluded)
@@ -109,8 +108,8 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Return a context that records the tensors which autograd saves for the backward pass. It yields a function that returns the
-    tensors which are still saved."""
+    """Return a context that records the tensors that autograd saves for the backward pass. Its ``as`` variable is a function that
+    returns the tensors that are still saved."""
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:
@@ -123,7 +122,8 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()) -> int:
-    """Return the bytes of the storages of ``tensors``, without storages of ``excluded``. Each storage counts once and in full."""
+    """Return the bytes of the storages of ``tensors``. Each storage counts once and in full. Storages of ``excluded`` do not
+    count."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)

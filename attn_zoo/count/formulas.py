@@ -1,5 +1,4 @@
-"""Costs of a layer and of a transformer block by formula: the formula on the mechanism's card, plus the matrix products around
-it."""
+"""Costs of a layer and of a transformer block by formula."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of an attention layer at the length that it was built for, by formula. The FLOPs of the backward pass include
-    the gradient with respect to the input tokens. Bytes of activations are not included.
+    """Return the cost of an attention layer at the length that it was built for, by formula. The FLOPs of the backward pass
+    include the gradient with respect to the input tokens. Bytes of activations are not included.
 
-    The FLOPs of the mechanism come from the formula on its card (the description of the mechanism, with its capabilities and
-    costs). If the layer compresses keys and values to fewer positions before it projects them (see ``layer.order``), the
-    projections cost less. State bytes are those of the recurrent states of the mechanism and of the short convolution.
+    The FLOPs of the mechanism come from its own formula. If the layer compresses tokens before it projects them to keys and values
+    (see ``layer.order``), the projections cost less. The state is that of the mechanism and of the short convolution.
     """
     return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the short convolution over the tokens of a layer. It is 0 if the layer has none."""
+    """Return the cost of the short convolution over the tokens of a layer, or 0 if the layer has none."""
     g, convolution = layer.mechanism.geometry, layer.short_convolution
     if convolution is None:
         return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
@@ -33,17 +31,16 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def latent_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of mapping the tokens of a layer to latents (narrow vectors from which keys and values are made) and of
-    normalising the latents. The weights of the norm count as parameters. The cost is 0 if the layer has no latents."""
+    """Return the cost of mapping tokens to latents (narrow vectors from which keys and values are made) and of normalising the
+    latents, or 0 if the layer has no latents. The parameters include those of the norm."""
     g = layer.mechanism.geometry
     flops = 2 * g.keys * layer.context_dim * g.latent_dim
     return Cost(flops, (layer.context_dim + 1) * g.latent_dim, 2 * flops, state_bytes=0)
 
 
 def source_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the linear projections from the source tokens to keys, values and those additional inputs (streams) that
-    have a row per key. If the layer compresses the tokens to fewer positions before it projects them, the cost of this compression
-    is included."""
+    """Return the cost of projecting the source tokens to keys, values and the additional inputs (streams) that have one vector per
+    key. If the layer compresses the tokens to fewer positions first, the cost of this compression is included."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.source_dim, g.key_value_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -62,9 +59,9 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of all parts of a layer that have a row per query: the projection to queries, other additional inputs
-    (streams), the mechanism itself, the gate and the output projection. A compression of the tokens that ``source_cost`` contains
-    is not counted again."""
+    """Return the cost of the mechanism, the gate, the output projection, and the projections to queries and to the additional
+    inputs (streams) that have one vector per query. The mechanism's compression of the tokens is left out if ``source_cost``
+    includes it."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
@@ -84,8 +81,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block: two norms, the attention layer, and an MLP with ``hidden`` units. The cost includes
-    the same items as ``layer_cost``."""
+    """Return the cost of a transformer block by formula: two norms, the attention layer, and an MLP with ``hidden`` units. It
+    includes the same items as ``layer_cost``."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(
@@ -97,7 +94,7 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
 
 
 def total_cost(*costs: Cost) -> Cost:
-    """Return the sum of several costs, field by field. A field of the sum is None if it is None in one of the costs."""
+    """Return the sum of several costs, field by field. If a field is None in one of the costs, it is None in the sum."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),
@@ -121,7 +118,7 @@ def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int, int]]) ->
 
 
 def _gate(layer: MultiHeadAttention) -> Cost:
-    """Return the cost of the linear map to the output gate, or 0 if there is none."""
+    """Return the cost of the linear map to the output gate, or 0 if the layer has no gate."""
     if layer.gate is None:
         return Cost(flops=0, parameters=0)
     flops = 2 * layer.mechanism.geometry.queries * layer.dim * layer.gate.out_features
@@ -133,5 +130,6 @@ def _rows(stream: Stream, tokens: int) -> int:
 
 
 def _gradients(layer: MultiHeadAttention) -> int:
-    """Number of factors in a product of the compression that need a gradient: the tokens, and the compression if it is trained."""
+    """Return how many factors in a product of the compression need a gradient: the tokens, and the compression matrix if it is
+    trained."""
     return 2 if any(p.requires_grad for p in layer.mechanism.parameters()) else 1

@@ -1,4 +1,4 @@
-"""Counted costs of a mechanism, a layer or a block. They come from formulas and from PyTorch's counters, which need only shapes."""
+"""Costs of a mechanism, a layer or a block, counted by formulas and by PyTorch from shapes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "stat
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """FLOPs, FLOPs of the backward pass, number of parameters, and bytes of activations and of the recurrent state, for one example
-    in float32. A cost is None if it is unknown; ``state_bytes`` is also None if there is no recurrent state."""
+    """FLOPs, FLOPs of the backward pass, number of parameters, and bytes of activations and of the recurrent state, for one
+    example in float32. A cost is None if it is unknown. ``state_bytes`` is also None if there is no recurrent state."""
 
     flops: int | None = None
     backward_flops: int | None = None
@@ -40,20 +40,20 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Costs that the formulas of a mechanism state, and the same costs as PyTorch counts them."""
+    """Costs of a mechanism by its formulas, and the same costs as PyTorch counts them."""
 
     formula: Counts
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """Return the cost ``quantity`` that the formula states. If there is no formula for it, return the one that PyTorch counts.
-        ``quantity`` is the name of a field of ``Counts``."""
+        """Return a cost by formula or, if it has no formula, as PyTorch counts it. ``quantity`` is the name of a field of
+        ``Counts``."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Return the costs in which the formula and PyTorch differ. The dictionary maps the name of a cost to a pair: the number by
-        formula and the number by PyTorch."""
+        """Return the costs for which the formula and PyTorch differ, by name. A value is a pair: the number by formula, and that
+        by PyTorch."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
@@ -62,17 +62,17 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     """Return the costs of self-attention over ``length`` tokens, by formula and as PyTorch counts them. ``level`` says what is
     counted: a mechanism alone, a layer around it, or a block around the layer.
 
-    FLOPs and parameters are those of the implementation that the formulas describe. Activation bytes, which have no formula, are
-    those of the implementation of ``subject``; ``auto`` means the one chosen on a CPU. PyTorch counts on the ``meta`` device, and
-    counts fused attention as on a CPU. Activation bytes of kernels on CUDA tensors are not counted.
+    FLOPs and parameters are those of the implementation that the formulas describe. Activation bytes have no formula. They are
+    those of the implementation of ``subject``, where ``auto`` means the one that is chosen on a CPU. PyTorch counts from shapes,
+    on the ``meta`` device, so activation bytes of GPU kernels are not counted.
 
     Args:
         level: one of ``LEVELS``.
 
     Raises:
-        UnknownNameError: there is no mechanism, option or implementation of this name.
-        UnsupportedError: the request is outside the capabilities of the mechanism, or its options or implementation do not
-            support these sizes.
+        UnknownNameError: no such mechanism, option or implementation.
+        UnsupportedError: the request is outside the capabilities of the mechanism, or its options or implementation do not support
+            these sizes.
         ValueError: an option breaks its rule.
     """
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
@@ -99,16 +99,15 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
-    """Return the bytes that autograd saves during a mechanism's forward pass over one example, for the backward pass. They are
-    counted from shapes, without computing numbers.
+    """Return the bytes that autograd saves in a mechanism's forward pass over one example. They are counted from shapes. Each
+    storage counts once and in full. Inputs, parameters and buffers do not count.
 
     Args:
-        entry: card of the mechanism.
-        implementation: a name on the card; ``auto`` means the one chosen on a CPU.
+        entry: card of the mechanism (its description in the registry).
+        implementation: name of an implementation of the mechanism. ``auto`` means the one that is chosen on a CPU.
 
     Returns:
-        Bytes of whole storages, each counted once, without inputs, parameters and buffers. None if shapes alone do not suffice,
-        or the implementation needs a GPU.
+        Number of bytes. None if shapes do not suffice, or if the implementation needs a GPU.
     """
     if implementation == "auto":
         implementation = choose_implementation(entry, geometry, options, torch.device("cpu"))
@@ -142,7 +141,7 @@ def _formula(module: nn.Module) -> Cost:
 
 
 def _tally(module: nn.Module, tensors: Sequence[Tensor]) -> Tally | None:
-    """PyTorch's count of forward and backward pass; None for an attention where shapes alone do not suffice."""
+    """Return PyTorch's count of the forward and backward pass, or None if shapes do not suffice for this mechanism."""
     inputs = with_gradients(tensors)
     try:
         return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])

@@ -1,4 +1,4 @@
-"""Memory of a step, and the largest batch that fits into a budget of memory."""
+"""Memory of a step, and the largest batch that fits into a given memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
     """Return the peak memory of ``step``: the most bytes that PyTorch's allocator held at once, minus those that it held before.
 
-    On CUDA, the caching allocator reports this number. On a CPU, it is computed from every allocation and release that PyTorch's
-    profiler sees. This includes temporary tensors inside operators. The profiler slows the step down, so do not time the same step.
+    On CUDA, the caching allocator reports this number. On a CPU, PyTorch's profiler records all allocations, also inside
+    operators. The profiler slows the step down, so do not time the same step.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -36,11 +36,8 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
 
 
 def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
-    """Return the largest batch up to ``limit`` for which ``fits`` returns True. It is found by doubling and bisection. It is 0 if a
-    batch of one does not fit.
-
-    Memory must grow with the batch: if a batch fits, every smaller batch must fit, too.
-    """
+    """Return the largest batch up to ``limit`` for which ``fits`` returns True, found by doubling and bisection. Return 0 if a
+    batch of one does not fit. If a batch fits, every smaller batch must fit too."""
     held, refused = 0, 1
     while refused <= limit and fits(refused):
         held, refused = refused, 2 * refused
@@ -48,15 +45,15 @@ def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
 
 
 def by_line(batches: tuple[int, int], peaks: tuple[int, int], budget: int) -> int:
-    """Return the largest batch within ``budget`` bytes, extrapolated linearly from the peak memory of two batches. It is 0 if one
-    sequence does not fit.
+    """Return the largest batch within ``budget`` bytes, or 0 if one sequence does not fit. It is extrapolated linearly from the
+    peak memory of two batches.
 
     Args:
         batches: numbers of sequences in the two batches.
         peaks: peak memory of the two batches in bytes.
 
     Raises:
-        ValueError: memory does not grow between the two batches, so larger batches cannot be predicted.
+        ValueError: the second batch is not larger than the first, or does not need more memory.
     """
     (small, large), (low, high) = batches, peaks
     if large <= small or high <= low:

@@ -20,15 +20,15 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def attention_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters inside the attention layers of a model, including projections."""
+    """Return the number of trainable parameters in the attention layers of a model, including projections."""
     return sum(count_parameters(module) for module in model.modules() if isinstance(module, MultiHeadAttention))
 
 
 def count_flops(model: nn.Module, batch: Batch) -> int:
     """Return the FLOPs of a forward pass over ``batch``. Each multiplication and each addition in a matrix product counts as one.
 
-    Build the model with the implementation ``eager``, ``tiled`` or ``sdpa``, because PyTorch counts nothing for kernels that it
-    does not know. The model may be on the ``meta`` device, where tensors have shapes but nothing is computed.
+    Build the model with the implementation ``eager``, ``tiled`` or ``sdpa``, because PyTorch does not count other kernels. The
+    model may be on the ``meta`` device, where nothing is computed. It is put into evaluation mode.
     """
     model.eval()
     with torch.no_grad():
@@ -36,12 +36,12 @@ def count_flops(model: nn.Module, batch: Batch) -> int:
 
 
 def count_model(model: nn.Module, batch: Batch) -> Counts:
-    """Return the costs of a forward and a backward pass over ``batch`` in evaluation mode, as PyTorch counts them. They include the
-    bytes that are saved between the passes.
+    """Return the costs of a forward and a backward pass over ``batch``, as PyTorch counts them. Only trainable parameters are
+    counted.
 
-    Only trainable parameters count. To compare the costs with the formulas of a mechanism, build the model with the implementation
-    that the formulas describe (``counted_implementation`` of its card). The model may be on the ``meta`` device, where nothing is
-    computed.
+    To compare the costs with the formulas of a mechanism, build the model with the implementation that the formulas describe
+    (``counted_implementation`` of the mechanism's card). The model may be on the ``meta`` device, where nothing is computed. It is
+    put into evaluation mode, and its parameters get gradients.
     """
     model.eval()
     found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
@@ -49,8 +49,9 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
 
 
 def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
-    """Return the warnings of a mechanism about these options, and one more if its matrix products cost more than those of softmax.
-    ``entry`` is the card (description) of the mechanism. Each warning begins with the name of the mechanism."""
+    """Return the warnings of a mechanism about these options. Another warning is added if its matrix products cost more than those
+    of softmax. Each warning begins with the name of the mechanism. ``entry`` is the mechanism's card (its description in the
+    registry)."""
     found = list(entry.build.warnings(geometry, options))
     softmax = card("softmax")
     times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops
@@ -62,6 +63,6 @@ def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> 
 
 
 def model_warnings(model: nn.Module) -> tuple[str, ...]:
-    """Return the warnings about all attention layers of a model, without repetition."""
+    """Return the warnings about all attention layers of a model, each once."""
     layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
     return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

@@ -1,10 +1,9 @@
-"""The four scopes in which a mechanism is measured. Each scope has a module and its inputs; in two scopes, a step of an optimiser
-follows.
+"""The four scopes in which a mechanism is measured. Each scope has a module and its inputs.
 
-- ``mechanism``: the mechanism alone; each of its inputs is a tensor (batch, heads, length, head_dim).
+- ``mechanism``: the mechanism alone. Each of its inputs is a tensor (batch, heads, length, head_dim).
 - ``layer``: the mechanism with its projections, from (batch, length, dim) to the same shape.
-- ``block``: a pre-norm transformer block around the layer, with a step of the optimiser.
-- ``model``: the whole network of a task on random tokens, with the loss and a step of the optimiser.
+- ``block``: a pre-norm transformer block around the layer. Training ends with a step of the optimiser.
+- ``model``: the network of a task on random tokens. Training has the loss, and ends with a step of the optimiser.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ LEVELS = ("mechanism", "layer", "block", "model")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network around a mechanism. What is measured (a mechanism, layer, block or model) uses only the sizes that apply
-    to it."""
+    """Sizes of the network around a mechanism. A mechanism, layer, block or model uses only those that apply to it."""
 
     dim: int
     heads: int
@@ -50,7 +48,8 @@ class Subject:
     options: Mapping[str, Any]
     implementation: str = "auto"
     backend: str | None = None
-    """Back end that PyTorch's fused attention must use (``BACKENDS`` of ``attn_zoo.bench``); None leaves the choice to PyTorch."""
+    """Back end that PyTorch's fused attention must use, a key of ``attn_zoo.bench.bench.BACKENDS``. None leaves the choice to
+    PyTorch."""
     causal: bool = False
 
 
@@ -61,31 +60,29 @@ def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHea
 
 
 def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random tokens (batch, length, dim), as a tuple of one tensor. They are drawn from a normal distribution on the default
-    device."""
+    """Return random tokens (batch, length, dim) from a normal distribution, as a tuple of one tensor on the default device."""
     return (torch.randn(batch, length, dim, dtype=dtype),)
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Two functions that make a module and its inputs, for measurements by ``Bench``. ``optimiser`` is True if a training step ends
-    with a step of an optimiser."""
+    """Two functions that make a module and its inputs for ``Bench``. If ``optimiser`` is True, a training step ends with a step of
+    an optimiser."""
 
     build: Callable[[int], nn.Module]
-    """Picklable function that takes a length and returns the module."""
+    """Picklable function from a length to the module."""
     inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
-    """Picklable function that takes batch, length and dtype, and returns the arguments of the module."""
+    """Picklable function from batch, length and dtype to the arguments of the module."""
     optimiser: bool
 
 
 def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """Return the functions that make a module and its inputs. ``name`` says what the module is: the ``mechanism`` of ``subject``
-    alone, a ``layer`` or ``block`` with it, or a whole ``model``.
+    """Return the functions that make a module and its inputs. ``name`` is the kind of module: the ``mechanism`` of ``subject``
+    alone, a ``layer`` or ``block`` with this mechanism, or a whole ``model``.
 
     Args:
         name: one of ``LEVELS``.
-        task: task whose model is built for the name ``model``. Its inputs must be sequences. Its length is replaced by the measured
-            length.
+        task: task of a whole model. Its inputs must be sequences. The measured length replaces its own length.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
@@ -98,8 +95,8 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class BareMechanism(nn.Module):
-    """Module that contains a mechanism and nothing else. Its positional arguments are queries, keys and values, if the mechanism
-    uses them, and then the additional inputs (streams)."""
+    """Module that contains only a mechanism. Its positional arguments are the queries, keys and values, as far as the mechanism
+    uses them, followed by the additional inputs (streams)."""
 
     def __init__(self, mechanism: Attention) -> None:
         super().__init__()
@@ -117,7 +114,7 @@ class BareMechanism(nn.Module):
 def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    """Return a tensor (batch, heads, length, head_dim) of normal noise for each argument of ``BareMechanism``."""
+    """Return a random tensor (batch, heads, length, head_dim) from a normal distribution for each argument of ``BareMechanism``."""
     lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
         length = geometry.queries if stream.of == "queries" else geometry.keys
@@ -126,22 +123,23 @@ def mechanism_inputs(
 
 
 def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random queries, keys, values and additional inputs (streams), in this order. Those that the mechanism does not read
+    """Return random queries, keys, values and additional inputs (streams), in this order. Inputs that the mechanism does not use
     are left out."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
 class ModelWithLoss(nn.Module):
-    """Model of a task that returns scores in evaluation mode, and the mean loss in training mode."""
+    """Model of a task, with its loss in training mode."""
 
     def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()
         self.model, self.problem = model, problem
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the scores in evaluation mode, and the mean loss in training mode. ``inputs`` are token ids (batch, length), pairs
-        of token ids (batch, 2, length), or frames (batch, length, channels). ``labels`` are those of a ``Batch`` of the task."""
+        """Return the scores in evaluation mode, and the mean loss in training mode. ``inputs`` are token ids (batch, length),
+        pairs of token ids (batch, 2, length), or frames (batch, length, channels). ``labels`` are those of a ``Batch`` of the
+        task."""
         scores = self.model(inputs)
         if not self.training:
             return scores
@@ -149,8 +147,8 @@ class ModelWithLoss(nn.Module):
 
 
 def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random token ids or frames without padding, and random labels. If a task has labels at positions, every position has
-    one."""
+    """Return random token ids or frames without padding, and random labels. If the task has labels per position, every position
+    has one."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
     if isinstance(inputs, Frames):
@@ -170,14 +168,14 @@ def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanis
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
-    """Return a block of the encoder of attn-zoo, with the mechanism of ``subject``."""
+    """Return a block of attn-zoo's encoder with the mechanism of ``subject``."""
     block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 
 
 def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> ModelWithLoss:
-    """Return the network of a task, built for sequences of ``length``."""
+    """Return the network of a task for sequences of ``length``, with its loss."""
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
@@ -185,15 +183,15 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
-    """Return the specification of a task and the network sizes of one of its presets. The inputs of the task must be sequences.
+    """Return the specification of a task, and the network sizes of one of its presets.
 
     Args:
-        task: name of the task.
-        level: name of the preset; None means the first one.
+        task: name of the task. Its inputs must be sequences.
+        level: name of the preset. None means the first one.
 
     Raises:
         UnknownNameError: there is no task or preset of this name.
-        ValueError: the task reads images.
+        ValueError: the inputs of the task are images.
     """
     entry = task_card(task)
     chosen = entry.level(level)

@@ -1,4 +1,4 @@
-"""Table of the accuracy of students in text classification, with their cost and the speed of a forward pass."""
+"""Table of the accuracy of students in text classification, with their cost and speed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_note
 
 
 def classification_table(found: Mapping[str, Any], format: str = "terminal") -> str:
-    """Return a table with the accuracy of each student on each task and on average, and with its FLOPs and speed.
+    """Return a table with the accuracy of each student on each task and on average, its FLOPs and its speed.
 
-    The arguments are those of ``transplant_table``.
+    Args:
+        found: record of a transplant.
+        format: ``terminal`` or ``github``.
     """
     tasks = found["data"]["tasks"]
     rows = [row for row in rows_of(found["points"]) if any("accuracy" in point for point in row.points)]
@@ -34,15 +36,13 @@ def classification_table(found: Mapping[str, Any], format: str = "terminal") -> 
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
-    """Return, for each seed, the mean accuracy of a row over the given tasks. Seeds without results on all of these tasks are
-    left out.
-    """
+    """Return, for each seed, the mean accuracy of a row over the given tasks. Seeds that lack a result on a task are left out."""
     done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
     return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
 
 
 def _base(rows: Sequence[Row]) -> Row:
-    """Row that the others are compared with: softmax, else the first."""
+    """Return the row with which the others are compared: that of softmax, or the first one if softmax is not in the table."""
     return next((row for row in rows if row.attention == "softmax"), rows[0])
 
 

@@ -1,6 +1,4 @@
-"""Text classification by a student. It is fine-tuned on labelled texts with a linear layer on top, as in Table 2 of the Linformer
-paper.
-"""
+"""Text classification with a student (an encoder whose attention was replaced), as in Table 2 of the Linformer paper."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.training import fit
 
 ROUNDS = 7
-"""Number of timed rounds per student. In a round, student and teacher run one after the other."""
+"""Number of timed rounds per student. A round times one pass of the student and one of the teacher."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labelled:
-    """Labelled examples of one task: training and test texts as passages, with their classes."""
+    """Labelled texts of one classification task, for training and for testing. Texts are stored as passages (token sequences)."""
 
     name: str
     title: str
@@ -39,9 +37,7 @@ class Labelled:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Numbers of examples, and the majority baseline: the accuracy of always answering the most frequent class of the test
-        examples.
-        """
+        """Title, numbers of examples, and the accuracy of always answering the most frequent class of the test examples."""
         majority = float(self.test_labels.bincount().max()) / len(self.test_labels)
         return {"title": self.title, "train": len(self.train), "test": len(self.test), "majority": majority}
 
@@ -52,7 +48,8 @@ def labelled(
     """Return a classification task as passages, from the first examples of ``train`` and ``test``. Training examples with the same
     tokens as a test example are left out.
 
-    If an example has two texts, the longer one is truncated. Both get segment id 0, as in the training of sentence encoders.
+    If two texts of an example are too long together, the longer one is truncated. Both get segment id 0, as in the training of
+    sentence encoders.
     """
     tests, learned = test[: setting.classify_tests], train[: setting.classify_train]
     test_passages, train_passages = _encoded(tests, tokenizer, setting.length), _encoded(learned, tokenizer, setting.length)
@@ -73,7 +70,7 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
     """Train a copy of the student with a linear layer on its mean hidden state, and return the accuracy on the test examples.
 
     Args:
-        trim: if True, drop the padding that a whole batch shares. This is for mechanisms that run at any length.
+        trim: True to drop the padding that a whole batch shares. The student must then run at any length.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -107,9 +104,8 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
 
 @torch.no_grad()
 def timed(teacher: Any, student: Any, passages: Passages) -> Mapping[str, list[float]]:
-    """Return the seconds of each forward pass on the same passages, in one list for ``teacher`` and one for ``student``. Passes of
-    the two models alternate, after one warm-up pass of each.
-    """
+    """Return the seconds of forward passes on the same passages, in one list for ``teacher`` and one for ``student``. Their passes
+    alternate, after one warm-up pass of each."""
     call = passages[:BATCH].call()
     seconds: dict[str, list[float]] = {"teacher": [], "student": []}
     for at in range(ROUNDS + 1):

@@ -1,4 +1,4 @@
-"""Cost of a student's attention relative to the teacher's, from the cards and from PyTorch's FLOP counter."""
+"""Cost of a student's attention relative to the teacher's, by formulas and by PyTorch's FLOP counter."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from attn_zoo.transplant.passages import Passages
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Cost of one passage of the full length in a student, in evaluation mode."""
+    """Cost of a student (an encoder whose attention was replaced) for one passage of the full length, in evaluation mode."""
 
     attention_flops: int
-    """Forward FLOPs of the mechanisms of all layers, from their cards. Projections are excluded, because every
-    attention has them.
-    """
+    """Forward FLOPs of the mechanisms of all layers, by their formulas. Projections are excluded, because every mechanism needs
+    them."""
     softmax_flops: int
     """Forward FLOPs of softmax attention in the same layers."""
     kept_bytes: int | None
-    """Bytes that autograd saves for the backward pass of the mechanisms, in float32 on a CPU. None if shapes do not
-    determine them.
-    """
+    """Bytes that autograd saves for the backward pass of the mechanisms, in float32 on a CPU. None if they cannot be counted from
+    shapes."""
     softmax_kept_bytes: int
     layers: int
     parameters: int
-    """Number of parameters of the mechanisms. The teacher has none of them."""
+    """Number of parameters that the mechanisms add to those of the teacher."""
     encoder_flops: int
-    """Forward FLOPs of the whole student, counted while it runs."""
+    """Forward FLOPs of the whole student, counted by PyTorch."""
     teacher_flops: int
 
     @property
@@ -42,7 +40,7 @@ class Spent:
 
     @property
     def layers_saved(self) -> float:
-        """FLOPs saved in all layers, divided by those of softmax attention in one layer: (1 - share) · layers."""
+        """FLOPs saved in all layers, in units of one layer of softmax attention: (1 - share) · layers."""
         return (1 - self.share) * self.layers
 
     @property

@@ -1,4 +1,4 @@
-"""Teacher: a trained encoder of transformers, its embeddings of passages, and the inputs and outputs of its attention modules."""
+"""Teacher of a transplant: the original encoder, its embeddings of passages, and inputs and outputs of its attention modules."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.transplant.passages import Passages
 
 BATCH = 16
-"""Number of passages per batch, for computations without gradients."""
+"""Number of passages per batch in computations without gradients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Teacher:
-    """Original encoder with its tokenizer, in evaluation mode."""
+    """Original encoder with its tokenizer, in evaluation mode. Students are copies of it whose attention is replaced."""
 
     model: Any
     tokenizer: Any
     name: str
     weights: str
-    """Words that say which weights the model has, such as ``pretrained``."""
+    """Description of the weights, such as ``pretrained``."""
 
 
 def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
     """Return an encoder of transformers with its tokenizer.
 
     Args:
-        model: ``minilm``, a folder of transformers, or with ``weights=pretrained`` a name on the hub.
+        model: ``minilm``, a folder of transformers or, with ``weights=pretrained``, a name on the Hugging Face hub.
         length: maximum length of a passage in tokens. The model must have at least as many positions.
 
     Raises:
-        ValueError: the model does not read text, is causal, has cross-attention, or has fewer than ``length`` positions.
+        ValueError: the model does not read text, is causal, has cross-attention, has fewer than ``length`` positions, or has
+            layers that cannot be distilled one at a time.
         OSError: transformers cannot load the model.
-        UnsupportedError: an optional package is missing; the message names the extra.
+        UnsupportedError: the tokenizer cannot cut text into passages, or an optional package is missing.
     """
     if model.startswith(("timm/", "task/")):
         raise ValueError(f"the encoder must be minilm or a folder with a text encoder of transformers; got {model!r}")
@@ -74,9 +75,7 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return the vector ``mean_hidden`` of each passage, divided by its Euclidean length. This is the sentence embedding of
-    all-MiniLM and similar models.
-    """
+    """Return the sentence embedding of each passage, as in all-MiniLM: its ``mean_hidden``, divided by the Euclidean norm."""
     return F.normalize(mean_hidden(model, passages), dim=-1)
 
 
@@ -92,8 +91,7 @@ def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passa
     """Return the embeddings of many passages, in the order of the passages.
 
     Args:
-        trim: if True, batch passages of similar length and drop the padding that a whole batch shares. This is for models that run
-            at any length.
+        trim: True to batch passages of similar length without the padding that they share. The model must then run at any length.
     """
     if not trim:
         return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])
@@ -138,5 +136,5 @@ def first_of(output: Any) -> Tensor:
 
 
 def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
-    """Return the output of an attention module with a replaced mechanism, run on hidden states."""
+    """Return the output of an attention module of a student for given hidden states. ``valid`` is True for real tokens."""
     return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))

@@ -1,6 +1,5 @@
-"""Experiment with students of a teacher. Their attention is replaced, distilled and fine-tuned, and their quality is measured after
-each step.
-"""
+"""Experiment with students of a teacher. The teacher's attention is replaced, distilled and fine-tuned, and quality is measured
+after each stage."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tu
 
 STAGES = ("swap", "distilled", "tuned")
 HELD_OUT = 1 / 16
-"""Share of the training passages that are held out, to measure the error of each layer."""
+"""Share of the training passages on which the error of each layer is measured. They are not used in training."""
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
@@ -49,14 +48,14 @@ def check(
     """Check that a student (a copy of the teacher with another mechanism) can be built from every candidate.
 
     Args:
-        padded: True if there are sentence pairs or classification tasks, whose passages are padded.
+        padded: True if there are sentence pairs or classification tasks, because their passages are padded.
 
     Returns:
-        For each candidate, True if at least one layer has matrices E and F, which project keys and values along the length and
-        can be initialised.
+        One value per candidate: True if a layer has matrices E and F that project keys and values and can be initialised.
 
     Raises:
-        ValueError, UnsupportedError: the mechanism cannot be used in this model, or does not support the padding of the passages.
+        ValueError, UnsupportedError: a mechanism cannot be used in this model or does not support the padding of the passages, or
+            no mechanism has the matrices E and F that ``starts`` would initialise.
     """
     takes = []
     for candidate in candidates:
@@ -69,14 +68,15 @@ def check(
         takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
         raise UnsupportedError(
-            "init= can be given only for mechanisms with the matrices E and F, and none of the given ones has them. Leave init= out"
+            "init= can be given only for mechanisms with the matrices E and F, and none of the given mechanisms has them. Leave "
+            "init= out"
         )
     return takes
 
 
 class Bench:
-    """Runner of all trials. It computes the teacher's attention outputs, embeddings and second moments of the keys once, and uses
-    them for each trial.
+    """Runner of all trials (plans for students). The teacher's attention outputs, embeddings and second moments of the keys are
+    computed once.
 
     Args:
         trials: all trials to run.
@@ -109,8 +109,8 @@ class Bench:
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Run the trials, and yield the result of each trial as plain data, called a point. If a trial diverged, the
-        entry ``failed`` of its point holds the reason, and the entry ``stages`` holds the stages that were completed.
+        """Run the trials, and yield the result of each trial as a dictionary, called a point. If the training of a student
+        diverged, ``failed`` in its point is the reason, and ``stages`` has only the completed stages.
 
         A student with plain softmax equals the teacher, so it is neither distilled nor fine-tuned on embeddings.
         """

@@ -1,4 +1,4 @@
-"""Texts of a transplant: training and test passages that share no line of text."""
+"""Texts of a transplant, as training and test passages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from attn_zoo.transplant.quality import read_pairs
 from attn_zoo.transplant.setting import Setting
 
 _PARTS = 4
-"""Number of parts of the default text, the last of which is the test text."""
+"""Number of parts into which the default text is cut. The last part is the test text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """All passages of a transplant, and facts about the files from which they come."""
+    """All passages of a transplant, and facts about the files that they come from."""
 
     learn: Passages
     test: Passages
     pairs: Passages | None
-    """Sentence pairs: first all first sentences, then all second ones."""
+    """First sentences of all sentence pairs, followed by all second sentences, or None."""
     same: list[bool] | None
-    """Label of each pair, which is True for paraphrases. None without labels."""
+    """Label of each sentence pair, True for paraphrases. None if the pairs have no labels."""
     facts: Mapping[str, Any]
     tasks: Sequence[Labelled] = ()
     """Text classification tasks on which students are fine-tuned."""
@@ -42,10 +42,8 @@ def gather(
     pairs: Path | None,
     tasks: Sequence[Labelled] = (),
 ) -> Material:
-    """Return the passages of a transplant, read from all texts. Each file or folder of ``train`` gives the same number of passages,
-    or one more.
-
-    Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
+    """Return the passages of a transplant. The files and folders in ``train`` give equal numbers of passages, up to a difference
+    of one. Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
 
     Raises:
         ValueError, OSError: a file is missing or damaged, a text is too short, or only one of ``train`` and ``test`` is given.
@@ -92,5 +90,5 @@ def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str,
 
 
 def _short(path: Path) -> str:
-    """Return the last two parts of a path. They identify data without revealing where they are stored."""
+    """Return the last two parts of a path, which identify data without showing where they are stored."""
     return "/".join(path.resolve().parts[-2:])

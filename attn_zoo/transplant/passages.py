@@ -1,5 +1,4 @@
-"""Passages: token sequences of one length, cut from text. Some are shortened and padded. Training passages share no
-line with the test text."""
+"""Passages: token sequences of one length, cut from text. Some are shortened and padded."""
 
 from __future__ import annotations
 
@@ -15,13 +14,12 @@ from torch import Tensor
 from attn_zoo.analysis.text import stretches
 
 TELLING = 20
-"""Minimum number of characters of a line that is compared with the test text. Shorter lines, such as headings, may
-occur both in the training text and in the test text.
-"""
+"""A line of the test text with at least this number of characters is removed from the training texts. Shorter lines, such as
+headings, are kept."""
 SHORTEST = 8
 """Minimum number of tokens of a shortened passage, including special tokens."""
 _CHARACTERS_PER_TOKEN = 16
-"""Upper bound on characters per token in ordinary text, so that only the beginning of a long part is tokenised."""
+"""Upper bound on characters per token in ordinary text. It limits the text that is given to the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +38,7 @@ class Passages:
         return Passages(self.ids[rows], self.valid[rows])
 
     def trimmed(self) -> Passages:
-        """Return the passages without the padding at the end that all of them share."""
+        """Return the passages without the padding that all of them have at the end."""
         longest = int(self.valid.sum(dim=1).max())
         return Passages(self.ids[:, :longest], self.valid[:, :longest])
 
@@ -55,17 +53,18 @@ class Passages:
 
 
 def join(parts: Sequence[Passages]) -> Passages:
-    """Return all passages of several collections as one collection. All passages must have the same length."""
+    """Return several collections of passages as one. All passages must have the same length."""
     return Passages(torch.cat([part.ids for part in parts]), torch.cat([part.valid for part in parts]))
 
 
 def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str) -> Passages:
-    """Return passages of exactly ``length`` tokens, including special tokens, cut from places evenly spaced over a text.
+    """Return passages of exactly ``length`` tokens, including special tokens. They are taken from the beginnings of equally long
+    parts of the text.
 
     Args:
         tokenizer: fast tokenizer of transformers.
-        places: number of places.
-        following: number of consecutive passages from each place. They are adjacent in the result.
+        places: number of parts of the text.
+        following: number of consecutive passages from each part. They are neighbours in the result.
         what: name of the text, for the error message.
 
     Raises:
@@ -90,8 +89,8 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Return the passages, some of them cut to random lengths and padded. ``share`` is the share of shortened passages, which are
-    evenly spaced. A shortened passage ends with the last token of the whole passage.
+    """Return the passages, of which the share ``share`` is cut to random lengths and padded. These passages are evenly spaced, and
+    keep the last token of the whole passage (a special token) at their end.
 
     If the passages have ``SHORTEST`` tokens or fewer, they are returned unchanged.
     """
@@ -112,7 +111,7 @@ def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence
     """Return each text as one passage, truncated or padded to ``length`` tokens.
 
     Args:
-        seconds: second text of each passage. The longer of the two texts is truncated. None if passages have one text.
+        seconds: second text of each passage, or None. If two texts are too long together, the longer one is truncated.
     """
     tokenizer.padding_side = "right"
     pairs = None if seconds is None else list(seconds)
@@ -122,10 +121,7 @@ def read_in(texts: Sequence[str], tokenizer: Any, length: int, seconds: Sequence
 
 def without(text: str, others: Iterable[str]) -> tuple[str, int]:
     """Return the text without the lines that also occur in other texts, and the number of removed lines. White space and case are
-    ignored in the comparison.
-
-    Lines of fewer than ``TELLING`` characters are never removed.
-    """
+    ignored. Lines of fewer than ``TELLING`` characters are never removed."""
     known = {digest for other in others for digest in line_digests(other)}
     lines = text.split("\n")
     kept = [line for line in lines if _digest(line) not in known]
@@ -143,7 +139,7 @@ def _digest(line: str) -> str | None:
 
 
 def digest_of(passages: Mapping[str, Passages]) -> str:
-    """Return the digest of all tokens in the passages. Equal digests mean equal data."""
+    """Return a digest of all tokens in the passages. Equal digests mean equal passages."""
     whole = hashlib.sha256()
     for name in sorted(passages):
         whole.update(name.encode())

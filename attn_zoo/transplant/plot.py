@@ -1,6 +1,5 @@
-"""Plot of agreement with the teacher against the cost of attention. It has one panel per stage, and one line per mechanism and
-initialisation. Points of a line differ in one option.
-"""
+"""Plot of agreement with the teacher against the cost of attention, with one panel per stage. A line has one mechanism and
+initialisation, and its points differ in one option."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def _caption(found: Mapping[str, Any]) -> str:
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows into lines by mechanism, initialisation and varied hyperparameter; each is sorted by cost."""
+    """Group rows into lines by mechanism, initialisation and varied option. Sort each line by cost."""
     lines = grouped(((row.attention, row.init, row.dial), row) for row in rows)
     return [sorted(line, key=lambda row: row.cost.share) for line in lines.values()]
 
@@ -83,7 +82,8 @@ def _draw(panel: Any, stage: str, lines: Sequence[Sequence[Row]]) -> None:
 
 
 def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int | None) -> None:
-    """Draw a line; ``at`` is its colour index, None for a control. Controls and mechanisms without cost are horizontal lines."""
+    """Draw a line; ``at`` is its colour index, or None for a control. Controls and mechanisms without FLOPs are horizontal
+    lines."""
     colour = MUTED if at is None else SERIES[at % len(SERIES)]
     found = [(row, values) for row in line if (values := row.values(stage, "spearman"))]
     heights = [fmean(values) for _, values in found]
@@ -123,7 +123,7 @@ def _axes(panels: Any, rows: Sequence[Row]) -> None:
 
 
 def _apart(shares: Sequence[float]) -> list[float]:
-    """Shares that are at least a fifth above the previous one, so that their labels do not overlap."""
+    """Return the shares that are at least a fifth above the previous one, so that their labels do not overlap."""
     kept: list[float] = []
     for share in shares:
         if not kept or share > 1.2 * kept[-1]:

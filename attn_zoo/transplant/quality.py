@@ -1,6 +1,5 @@
-"""Quality of a student: how well its similarities of two passages agree with those of the teacher, and how well they tell related
-passages from others.
-"""
+"""Quality of a student: how well its similarities between passages agree with those of the teacher, and how well they tell related
+passages from others."""
 
 from __future__ import annotations
 
@@ -22,9 +21,7 @@ from attn_zoo.transplant.training import DivergedError
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences with a label ``same``, which is True for paraphrases, False for other pairs, and None if the pair has no
-    label.
-    """
+    """Two sentences with a label ``same``: True for paraphrases, False for other pairs, and None if the pair has no label."""
 
     first: str
     second: str
@@ -33,31 +30,30 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality measures of one model at one stage of a trial: after the swap of the mechanism, after distillation, or after
-    fine-tuning. A measure is None if there are no data for it, or if all similarities are equal.
-    """
+    """Quality measures of one model after a stage of a trial: the swap of the mechanism, distillation, or fine-tuning. A measure
+    is None if there are no data for it, or if all similarities are equal."""
 
     spearman: float | None
     """Spearman correlation between the student's and the teacher's cosine similarities over all pairs of passages."""
     pearson: float | None
-    """Pearson correlation of the same similarities."""
+    """Pearson correlation between the same similarities."""
     cosine: float
-    """Mean cosine similarity between the student's and the teacher's embeddings of a passage."""
+    """Cosine similarity between the student's and the teacher's embedding of a passage, averaged over passages."""
     neighbours: float
-    """Area under the ROC curve, if the similarity of two passages predicts that they are consecutive in a text."""
+    """Area under the ROC curve if the similarity of two passages predicts whether they are consecutive in a text."""
     pairs_spearman: float | None = None
     """Spearman correlation between the student's and the teacher's similarities of the given sentence pairs."""
     pairs_auc: float | None = None
-    """Area under the ROC curve, if the similarity of two sentences predicts that they are paraphrases."""
+    """Area under the ROC curve if the similarity of two sentences predicts whether they are paraphrases."""
 
 
 class Exam:
-    """Test data with the teacher's embeddings, from which the quality of every student is computed.
+    """Test data with the teacher's embeddings, with which the quality of every student is computed.
 
     Args:
         teacher: model whose embeddings are the reference.
         passages: test passages. Passages 2 i and 2 i + 1 are consecutive in a text.
-        pairs: sentence pairs, first all first sentences, then all second ones. None if there are no pairs.
+        pairs: first sentences of all sentence pairs, followed by all second sentences, or None.
         same: label of each pair, True for paraphrases. None if there are no labels.
     """
 
@@ -71,7 +67,7 @@ class Exam:
         self.teacher = self._grade(self._right, self._right_pairs)
 
     def grade(self, student: Any, *, trim: bool) -> Quality:
-        """Return the quality of a student. ``trim`` is as in ``embed``.
+        """Return the quality of a student. Set ``trim`` to True only if the student runs at any length (see ``embed``).
 
         Raises:
             DivergedError: an embedding is NaN or infinite, because the last training step diverged.
@@ -112,7 +108,7 @@ def _pair_similarities(embeddings: Float[Tensor, "sentences dim"]) -> Float[Tens
 
 
 def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
-    """Return Spearman's and Pearson's correlations, or None if the similarities of one model are equal up to rounding."""
+    """Return Spearman's and Pearson's correlations. Both are None if the similarities of one model are equal up to rounding."""
     from scipy.stats import pearsonr, spearmanr
 
     if min(float(student.std()), float(reference.std())) < 1e-6:
@@ -121,8 +117,8 @@ def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, flo
 
 
 def read_pairs(path: Path, count: int) -> list[Pair]:
-    """Return ``count`` sentence pairs, evenly spaced in a file of JSON lines. Lines have ``sentence1``, ``sentence2`` and, in all
-    lines or none, ``label``.
+    """Return ``count`` sentence pairs that are evenly spaced in a file of JSON lines. Each line has ``sentence1`` and
+    ``sentence2``. Either all lines have a ``label``, 0 or 1, or none has.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -1,4 +1,4 @@
-"""Record of a transplant: a JSON file with the setting, data, environment, and one point per student."""
+"""Record of a transplant: a JSON file with the setting, data, environment, and the results of all trials, called points."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ SCHEMA = 1
 
 _KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
 _COMMON = ("setting", "data", "teacher")
-"""Fields that are equal in all records of a table."""
+"""Fields that must be equal in all records of a table."""
 _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denormals_flushed")
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new record that has no points (results of trials) yet. Its field ``reference``, the quality of the teacher, is also
-    filled in later.
-    """
+    """Return a new record of a transplant. Its fields ``points`` (results of trials) and ``reference`` (quality of the teacher)
+    are filled in later."""
     attending = sites(teacher.model)
     return {
         "schema": SCHEMA,
@@ -74,10 +73,8 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record to continue. If the file ``path`` exists, return its record without the points (results of trials) that
-    failed. Otherwise return ``wanted``.
-
-    The file may hold points of other candidates, so a later command can add to it.
+    """Return the record to continue. If the file ``path`` exists, this is its record without the points (results of trials) that
+    failed. Otherwise it is ``wanted``. Candidates may differ, so a later command can add candidates to the file.
 
     Args:
         wanted: new record without points.
@@ -92,8 +89,8 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:
         raise ValueError(
-            f"{path} already holds a transplant with other settings ({', '.join(parts)}), and one file holds one setting. "
-            "Name another file with output="
+            f"{path} already holds a transplant with other settings ({', '.join(parts)}), but all students of a "
+            "file must have the same settings. Name another file with output="
         )
     points = [point for point in found["points"] if point["failed"] is None]
     return {
@@ -105,10 +102,10 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return several records merged into one, for a common table or plot.
+    """Return several records as one, for a common table or plot.
 
     Raises:
-        ValueError: the records differ in setting, data or teacher, or contain the same student.
+        ValueError: the records differ in setting, data or teacher, or two of them contain the same student.
     """
     first = records[0]
     for part in _COMMON:
@@ -119,5 +116,5 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     points = [point for record in records for point in record["points"]]
     keys = [(point["label"], point["init"], point["seed"]) for point in points]
     if len(set(keys)) < len(keys):
-        raise ValueError("each mechanism must be in one record only, but two records hold the same one. Give each file once")
+        raise ValueError("each student must be in one record only, but two records hold the same student. Give each file once")
     return {**first, "complete": all(record["complete"] for record in records), "points": points}

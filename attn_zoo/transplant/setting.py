@@ -1,4 +1,4 @@
-"""Settings of a transplant, which are checked before a model is loaded."""
+"""Settings of a transplant. They are checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from attn_zoo.transplant.training import Trains
 
 _LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
 CLASSIFY = (*_LEAST, "classify_rate")
-"""Names of the settings of classification. Records store these settings only if they differ from their defaults."""
+"""Names of the settings of text classification. Records store these settings only if they differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mechanism with one set of options, from which students are made."""
+    """Mechanism with one set of options, to be put into students."""
 
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Option in which this candidate differs from others of the same mechanism. None if there are no others."""
+    """Option in which this candidate differs from other candidates with the same mechanism. None if there are no others."""
     label: str
 
 
@@ -75,9 +75,8 @@ class Setting:
                 raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data. A folder is stored by its name. Settings of classification are left out if they have
-        their defaults.
-        """
+        """Return the settings as a dictionary for JSON. If ``model`` is a folder, only the name of the folder is kept. Settings of
+        text classification are left out if they have their defaults."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
         figures = {
             key.name: value for key in fields(self) if (value := getattr(self, key.name)) != key.default or key.name not in CLASSIFY
@@ -87,9 +86,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Plan for one student: a candidate, the initialisation of its matrices E and F, which project keys and values along the
-    length, and a seed.
-    """
+    """Plan for one student: a candidate, an initialisation and a seed. The initialisation is that of the matrices E and F, which
+    project keys and values along the length."""
 
     candidate: Candidate
     start: Start | None
@@ -98,12 +96,10 @@ class Trial:
 
     @property
     def init(self) -> str | None:
-        """Name of the initialisation of the matrices E and F, which project keys and values along the length. None if the
-        mechanism has no such matrices.
-        """
+        """Name of the initialisation of the matrices E and F. None if the mechanism has no such matrices."""
         return None if self.start is None else self.start.value
 
     @property
     def key(self) -> tuple[str, str | None, int]:
-        """Key of the trial, which is unique within one setting."""
+        """Label, initialisation and seed, which identify the trial within one setting."""
         return self.candidate.label, self.init, self.seed

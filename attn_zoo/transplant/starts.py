@@ -1,6 +1,4 @@
-"""Initialisation of the matrices E and F of a student: from second moments of the teacher's keys, as averages over segments, or
-at random.
-"""
+"""Initialisation of the matrices E and F of a student, which project keys and values along the length."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ from attn_zoo.transplant.passages import Passages
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """Return the second moments of the keys k for each head and layer, in float64. Entry (i, j) is the mean of kᵢ·kⱼ over the
-    passages in which positions i and j hold real tokens.
-    """
+    """Return the second moments of the keys for each layer and head, in float64. Entry (i, j) is the mean of kᵢ·kⱼ, the inner
+    product of the keys at positions i and j, over the passages in which both positions hold real tokens."""
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
     for batch in passages.batches(BATCH):
@@ -42,8 +39,8 @@ def takes_start(mechanism: Attention) -> TypeGuard[LowRankAttention]:
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Initialise the matrices E and F of every layer. They project keys and values along the length. F equals E, because the
-    weight of projected value s is computed from projected key s.
+    """Initialise the matrices E and F of every layer, which project keys and values along the length. Both get the same values,
+    because the weight of projected value s is computed from projected key s. The kind ``random`` changes nothing.
 
     Args:
         stack: mechanisms of one model, in order. A matrix that layers share is computed from the sum of their moments.
@@ -78,6 +75,7 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
 
 
 def _kept(rows: Float[Tensor, "k n"], moment: Float[Tensor, "n n"]) -> Tensor:
-    """Preserved share tr(P M) / tr(M), where P is the orthogonal projection onto the span of the rows."""
+    """Return the preserved share tr(P M) / tr(M), where M is ``moment`` and P is the orthogonal projection onto the span of
+    ``rows``."""
     basis = torch.linalg.svd(rows, full_matrices=False).Vh
     return ((basis @ moment) * basis).sum() / moment.trace()

@@ -13,7 +13,7 @@ from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
 
 WORDS = {"swap": "at the swap", "distilled": "distilled", "tuned": "fine-tuned"}
-"""Column titles, by stage."""
+"""Title of the table column for each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Row:
     init: str | None
     """Initialisation of the matrices E and F. None if the mechanism has no such matrices."""
     dial: str | None
-    """Option in which this row differs from others of the same mechanism. None if there are no others."""
+    """Option in which this row differs from other rows with the same mechanism. None if there are no others."""
     options: Mapping[str, Any]
     control: bool
     cost: Spent
     points: Sequence[Mapping[str, Any]]
-    """Points of the record, one per seed."""
+    """Results of the trials of this row, one per seed."""
 
     @property
     def title(self) -> str:
@@ -38,26 +38,24 @@ class Row:
         return f"{self.label} (c)" if self.control else self.label
 
     def values(self, stage: str, name: str) -> list[float]:
-        """Return the quality measure ``name`` at a stage, for each seed that has it."""
+        """Return the quality measure ``name`` at a stage, for each seed for which it was measured."""
         values = [point["stages"][stage][name] for point in self.points if stage in point["stages"]]
         return [value for value in values if value is not None]
 
     def figure(self, stage: str, name: str) -> Estimate | None:
-        """Return the estimate of the quality measure ``name`` at a stage, over all seeds."""
+        """Return the mean of the quality measure ``name`` at a stage over all seeds, with its interval."""
         return estimate(self.values(stage, name))
 
     def layer_error(self, stage: str) -> Estimate | None:
-        """Return the estimate, over all seeds, of the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the attention outputs Y,
-        averaged over layers.
-        """
+        """Return the mean layer error over all seeds, with its interval. The layer error is ‖Y - Y_teacher‖ / ‖Y_teacher‖ for the
+        outputs Y of attention modules, averaged over layers."""
         errors = [point["layer_errors"][stage] for point in self.points if stage in point["layer_errors"]]
         return estimate([sum(layers) / len(layers) for layers in errors])
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the points of a record (results of trials) as rows of a table, grouped by candidate and initialisation, in the order
-    of the points.
-    """
+    """Return the rows of a table, in the order of ``points`` (results of trials). A row has the points of one candidate with one
+    initialisation."""
     groups = grouped(((point["label"], point["init"]), point) for point in points)
     return [
         Row(
@@ -90,19 +88,17 @@ def transplant_table(found: Mapping[str, Any], format: str = "terminal") -> str:
 
 
 def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str], format: str) -> str:
-    """Return a table as text, with a list of notes below. The first two columns are aligned on the left, and the others on the
-    right.
-    """
+    """Return a table as text, with a list of notes below. Only the first two columns are aligned on the left."""
     return table(head, body, format, left=(0, 1)) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
-    """Return an estimate as text ``mean ± half width``, or a dash if there is none."""
+    """Return an estimate as text, ``mean ± half width``. Return a dash if the estimate is None."""
     return "-" if found is None else found.written(form, scale)
 
 
 def seed_notes(rows: Sequence[Row]) -> list[str]:
-    """Return a note on the intervals over seeds, if a row has several seeds."""
+    """Return a list with a note on the intervals over seeds, or an empty list if no row has several seeds."""
     seeds = max((len(row.points) for row in rows), default=0)
     return [f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds."] if seeds > 1 else []
 

@@ -1,6 +1,5 @@
-"""Training of a student. First each attention module is trained to imitate the teacher's (distillation), then the whole student is
-fine-tuned.
-"""
+"""Training of a student. First each attention module is trained to imitate that of the teacher (distillation), then the whole
+student is fine-tuned."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Trains(Enum):
 
 
 class DivergedError(RuntimeError):
-    """Error for a training loss that is NaN or infinite."""
+    """Error for a training loss or an embedding that is NaN or infinite."""
 
 
 def distil(
@@ -47,12 +46,13 @@ def distil(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Train every attention module to reproduce the teacher's output on the teacher's inputs, separately for each layer.
+    """Train every attention module of the student to reproduce the teacher's output for the teacher's inputs, separately for each
+    layer.
 
     The loss of a layer is its mean squared error divided by the variance of the teacher's output, so layers have equal weight.
 
     Args:
-        answers: inputs and outputs of the teacher's modules on ``passages``, in the order of the student's modules.
+        answers: inputs and outputs of the teacher's modules for ``passages``, in the order of the student's modules.
         steps, batch: number of steps, and number of passages per step.
         rate: peak learning rate of projections.
         mechanism_rate: peak learning rate of the mechanism's own parameters.
@@ -81,9 +81,8 @@ def distil(
 
 @torch.no_grad()
 def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -> list[float]:
-    """Return, for every attention module, the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of its output Y. It is computed on the
-    teacher's inputs, over real tokens.
-    """
+    """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the output Y of every attention module, for the teacher's inputs.
+    Padding is left out."""
     errors = []
     for site, of in zip(sites(student), answers, strict=True):
         gap = whole = 0.0
@@ -108,10 +107,10 @@ def tune(
     generator: torch.Generator,
 ) -> None:
     """Train the student, except its embedding tables, to reproduce the teacher's embeddings of passages. The loss is 1 minus the
-    mean cosine similarity.
+    mean cosine similarity. All arguments except ``targets`` are as in ``fit``.
 
     Args:
-        targets: normalised embeddings of the teacher. Other arguments are as in ``fit``.
+        targets: normalised embeddings of the teacher.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -154,9 +153,9 @@ def fit(
         what: name of the training, for the error message.
         steps, batch: number of steps, and number of examples per step.
         rate: peak learning rate of the student's parameters outside of its mechanisms.
-        mechanism_rate: peak learning rate of the parameters of the student's mechanisms.
+        mechanism_rate: peak learning rate of the parameters of mechanisms and of ``head``.
         generator: random generator that draws the examples.
-        head: further module to train, at ``mechanism_rate`` like the parameters of mechanisms.
+        head: additional module to train, or None.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -186,7 +185,7 @@ def _minimise(
     batch: int,
     generator: torch.Generator,
 ) -> None:
-    """Minimise a loss with Adam over groups of parameters, some of which may be empty; other arguments and errors as in ``fit``."""
+    """Minimise a loss with Adam. Groups of parameters may be empty. Other arguments and errors are as in ``fit``."""
     groups = [group for group in groups if group["params"]]
     if not groups or steps == 0:
         return
@@ -204,7 +203,8 @@ def _minimise(
 
 @contextmanager
 def _trainable(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Context in which only these parameters are trained; dropout is off, but mechanisms are in training mode, for redraws."""
+    """Return a context in which only these parameters are trained. Dropout is off, but mechanisms are in training mode, so that
+    they draw their random parts again."""
     before = {p: p.requires_grad for p in student.parameters()}
     student.requires_grad_(False).eval()
     for parameter in parameters:
@@ -220,7 +220,7 @@ def _trainable(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[Non
 
 
 def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of indices that are shuffled again every epoch."""
+    """Yield batches of indices. The indices are shuffled again in every epoch."""
     order = torch.empty(0, dtype=torch.long)
     for _ in range(steps):
         while len(order) < batch:
@@ -230,7 +230,7 @@ def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> It
 
 
 def _set_rates(optimiser: torch.optim.Optimizer, done: float) -> None:
-    """Set the learning rates: linear warm-up over the first tenth of the steps, times a cosine decay to zero."""
+    """Set the learning rates: a linear warm-up over the first tenth of the steps, multiplied by a cosine decay to zero."""
     factor = min(1.0, (done + 0.01) / 0.1) * (1 + math.cos(math.pi * done)) / 2
     for group in optimiser.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

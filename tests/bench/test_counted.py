@@ -355,7 +355,7 @@ def test_command_refuses_what_is_wrong_before_it_counts(capsys):
     for words, says in (
         (["level=model"], "level must be 'mechanism' or 'layer' or 'block'; got 'model'"),
         (["heads=3"], "dim= must be a multiple of heads="),
-        (["lengths=[]"], "lengths must be different integers of at least 1"),
+        (["lengths=[]"], "lengths must be a list of different integers, each at least 1"),
         (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
         (["mlp_ratio=0"], "mlp_ratio must be above 0"),
     ):

@@ -212,7 +212,9 @@ def test_growth_is_of_a_sequence_whatever_the_batches():
 def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monkeypatch):
     monkeypatch.setattr(timed, "device_memory", lambda device: 2 * 2 * 16**2 * 4 - 1)
     cell = next(cell for cell in grid_of().groups()[1] if cell.role == "materialised")
-    assert grid_of().refusal(cell) == "OOM: a step needs at least 4096 bytes, as computed from its sizes, and there are 4095"
+    assert (
+        grid_of().refusal(cell) == "OOM: a step needs at least 4096 bytes, as computed from its sizes, but only 4095 are available"
+    )
 
 
 @pytest.mark.process
@@ -287,9 +289,9 @@ def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
     ("wrong", "message"),
     [
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
-        ({"lengths": [64]}, r"at least two different integers of at least 1; got \[64\]"),
+        ({"lengths": [64]}, r"at least two different integers, each at least 1; got \[64\]"),
         ({"lengths": [64, 64]}, "at least two different"),
-        ({"rounds": 5}, "rounds= must be at least 6, because fewer give no interval; got 5"),
+        ({"rounds": 5}, "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
         ({"heads": 3}, "dim= must be a multiple of heads="),
         ({"seconds": 0.0}, "seconds must be above 0"),
         ({"precision": "int8"}, "precision must be one of"),

@@ -133,7 +133,7 @@ def test_it_is_passed_by_95_of_100_of_both():
         ({"dim": 10, "heads": 4}, "dim= must be a multiple of heads="),
         ({"repeats": 0}, "repeats must be an integer >= 1; got 0"),
         ({"fresh_every": 0}, "fresh_every must be an integer >= 1"),
-        ({"rounds": 5}, "rounds= must be at least 6, because fewer give no interval; got 5"),
+        ({"rounds": 5}, "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
         ({"smallest_difference": 0.1}, r"smallest_difference must be at least 0 and below 0\.1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
         ({"layer": "softmax:triton"}, "no implementation of softmax is called"),

@@ -127,7 +127,7 @@ def timed(seconds: float = math.inf, found: Measurement | None = None, **changes
 def test_a_failure_is_a_cell_and_no_failure_of_others(monkeypatch):
     found = timed(attentions=["linear", "softmax"], time_limit=1e-3)
     assert len(found.cells) == 8
-    assert {f.failures["seconds"] for f in found.cells.values()} == {"time limit: it was not done after 0.001 s"}
+    assert {f.failures["seconds"] for f in found.cells.values()} == {"time limit: the request was not done after 0.001 s"}
     assert found.finished and not ZooTimes.succeeded(found)
 
 

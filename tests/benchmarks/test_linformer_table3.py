@@ -67,7 +67,7 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
         ({"dim": 10}, "dim= must be a multiple of heads="),
-        ({"lengths": [64, 64]}, "lengths must be different integers"),
+        ({"lengths": [64, 64]}, "lengths must be a list of different integers"),
         ({"lengths": [64], "projected_lengths": [64]}, "at least one of projected_lengths= must be less than one of lengths="),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
@@ -141,7 +141,7 @@ def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
     failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
     assert (
         failures["materialised", "training"]
-        == "OOM: a step needs at least 196608 bytes, as computed from its sizes, and there are 196607"
+        == "OOM: a step needs at least 196608 bytes, as computed from its sizes, but only 196607 are available"
     )
     assert [at for at, why in failures.items() if why] == [("materialised", "training")]
 

@@ -157,7 +157,7 @@ def test_every_side_runs_and_learns(name):
             {"lengths": [8, 64]},
             "lengths= must be at least 16, because each length must be at least twice the projected_length of linformer; got",
         ),
-        ({"lengths": []}, "lengths must be different integers"),
+        ({"lengths": []}, "lengths must be a list of different integers"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of peers is called 'linformr'; did you mean 'linformer'"),

@@ -237,7 +237,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
         (["lengths=64,128"], "Write a list in brackets: lengths=[a,b]"),
-        (["lengths=[]"], "lengths must be different integers of at least 1"),
+        (["lengths=[]"], "lengths must be a list of different integers, each at least 1"),
         (["+dim=8"], "words of measure must be KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim= must be a multiple of heads="),

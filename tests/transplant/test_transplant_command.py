@@ -71,7 +71,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     assert transplant(f"read=[{output}]", f"plot={again}") == 0
     assert again.read_bytes() == svg, "the same record is the same picture"
     assert joined([found]) == found
-    with pytest.raises(ValueError, match="each mechanism must be in one record only"):
+    with pytest.raises(ValueError, match="each student must be in one record only"):
         joined([found, found])
 
 

@@ -1,5 +1,4 @@
-"""Experiments of ``attn-zoo measure``. The class of an experiment defines its keys on the command line, what is measured, and a
-report."""
+"""Experiments of ``attn-zoo measure``, each with its keys on the command line, its measurements and a report."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
     "crossover": Crossover,
     "models": WholeModels,
 }
-"""Experiments by name; the first is the default."""
+"""Experiments by name. The first is the default."""
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """Return a Markdown report. ``data`` is the content of a file that ``attn-zoo measure`` wrote."""
+    """Return a Markdown report of ``data``, the content of a file that ``attn-zoo measure`` wrote."""
     found = Measurement.from_dict(data)
     return EXPERIMENTS[found.experiment].report(found)

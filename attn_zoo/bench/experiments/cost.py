@@ -1,5 +1,4 @@
-"""Cost of a step: time, throughput, memory and the largest batch. A step is one of a mechanism alone, of a layer, of a block
-or of a whole model."""
+"""Experiment ``cost``: time, throughput and memory of one step."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ WORDS = {
 
 
 def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
-    """Return the figures at the best batch and that batch, or those of one sequence and None if it is not known."""
+    """Return the values measured at the best batch size, and this batch size. If the best batch size is unknown, return the values
+    of one sequence, and None."""
     alone = found.of(Cell(label, kind, length))
     batch = alone.one("best_batch")
     return (alone, None) if batch is None else (found.cells.get(Cell(label, kind, length, int(batch)), alone), int(batch))
@@ -96,22 +96,22 @@ def _method(found: Measurement) -> str:
 
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
-"""Default sizes of the network. With ``level=model``, the sizes that belong to the task are used instead."""
+"""Default sizes of the network. If a whole model is timed, the sizes of the task's preset replace them."""
 
 READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
-"""For some keys, the values of ``level`` with which the key may be given. With other values, the key raises an error."""
+"""Keys of the command line that may be given only with certain values of ``level``, and these values."""
 
 PROBE_TOKENS = 8192
-"""On a CPU, memory is extrapolated from the peaks of two batches. The smaller batch has this number of tokens, or one sequence."""
+"""On a CPU, the largest batch is extrapolated from the memory of two batches. The smaller one has this number of tokens, or one
+longer sequence."""
 
 PATIENCE = 2
-"""Number of doublings without a higher throughput after which the search for the best batch ends."""
+"""The search for the best batch doubles the batch size, and ends after this number of doublings without a higher throughput."""
 
 
 @dataclass
 class StepCost(Timed, AttentionRows):
-    """Time, throughput and memory of one step of each mechanism: of the mechanism alone, or of a layer, block or whole model that
-    uses it.
+    """Time, throughput and memory of one step of a mechanism alone, or of a layer, block or whole model with the mechanism.
 
     To continue an interrupted measurement, run the same command with the same output again. Keys that are null have defaults that
     depend on the key ``level``.
@@ -177,9 +177,8 @@ class StepCost(Timed, AttentionRows):
         return MEMORY, most, Probe("best_batch", self._best_batch)
 
     def _best_batch(self, ask: Ask, found: Figures) -> Answer:
-        """Return the batch size with the highest throughput among powers of two, and the seconds of a step at each batch size that
-        was tried.
-        """
+        """Return the power of two with the highest throughput as a batch size, and the seconds of a step at each batch size that
+        was tried."""
         cell, most = found.cell, found.one("largest_batch")
         seconds: list[float] = []
         rates: list[float] = []
@@ -198,8 +197,8 @@ class StepCost(Timed, AttentionRows):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cases to time, with their batch sizes. A case is timed with batch size 1 and with its best batch size (the
-        one with the highest throughput), which the search before the rounds found. Cases without a best batch size are left out."""
+        """Return the cases to time. A case is timed with batch size 1 and with its best batch size, which is the one with the
+        highest throughput in an earlier search. Cases without a best batch size are left out."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 

@@ -1,5 +1,4 @@
-"""Counts of FLOPs, parameters, activations and recurrent states at several lengths. They come from formulas and from the shapes of
-tensors."""
+"""Experiment ``counted``: costs that are counted by formulas and from shapes of tensors."""
 
 from __future__ import annotations
 
@@ -86,8 +85,8 @@ BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject(
 
 @dataclass
 class CountedCost(Grid, AttentionRows):
-    """FLOPs, parameters and bytes of the recurrent state by formula, compared with PyTorch's counters. Bytes of activations are
-    those that PyTorch counts."""
+    """FLOPs, parameters and bytes of the recurrent state, computed by formulas, and bytes of activations, counted by PyTorch.
+    FLOPs and parameters are also counted by PyTorch, and differences from the formulas are marked."""
 
     level: str = option("mechanism", "what is counted: mechanism, layer (with its projections) or block (with its MLP)")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "sequence lengths in tokens")

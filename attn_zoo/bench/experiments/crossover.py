@@ -1,4 +1,4 @@
-"""Length from which each mechanism costs less than softmax attention, either with all weights in memory (materialised) or fused."""
+"""Experiment ``crossover``: the length from which each mechanism costs less than softmax attention."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from attn_zoo.terminal import table
 
 @dataclass
 class Crossover(Timed, AttentionRows):
-    """Length from which each mechanism costs less than softmax in time and in memory, with intervals. Softmax is measured in two
-    ways: with all weights in memory (materialised), and fused.
+    """Length from which each mechanism costs less time or memory than softmax, with intervals. Softmax is measured in two ways:
+    with all weights in memory (materialised), and fused.
 
-    If there is not enough time, some measurements are left out and marked as such. If the command contains ``lengths=``, the
-    shortest lengths are left out, otherwise the slowest measurements. To measure them later, run the same command with the same
-    output again.
+    If the time limit is too short, some measurements are left out and marked: the shortest lengths if the command contains
+    ``lengths=``, otherwise the slowest measurements. To measure them later, run the same command with the same output again.
     """
 
     attentions: list[str] = option(
@@ -105,7 +104,7 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
 
 
 def _backends(points: Sequence[Figures]) -> str:
-    """Return the best back end of SDPA by direction and length, if there is more than one."""
+    """Return the fastest back end of PyTorch's fused attention for each kind of step and length, if there are several back ends."""
     if len(labels(points, "sdpa")) < 2:
         return ""
     said = []

@@ -1,4 +1,4 @@
-"""Growth of the time and memory of a layer with the sequence length, as an exponent that is fitted to interleaved timings."""
+"""Experiment ``growth``: how the time and memory of a layer grow with the sequence length."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Growth(Timed, AttentionRows):
             )
 
     def groups(self) -> list[list[Cell]]:
-        """Return all cases to measure, as a single group. A round measures every case of a group once. The exponent is fitted to
-        the times at all lengths, so each round must contain all lengths."""
+        """Return all cases to measure, as a single group. Every round measures each case once. The exponent is fitted to the times
+        at all lengths, so a round must contain all lengths."""
         chosen = subjects_of(self.more_heads_of or self.attentions)
         others = [layer for layer in self.layers if layer.label in chosen]
         layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
@@ -69,8 +69,7 @@ class Growth(Timed, AttentionRows):
 
 
 def heads_of(cell: Cell, heads: int) -> int:
-    """Return the number of heads with which a cell (one case) is measured. It is ``cell.group`` if that is not empty, otherwise
-    ``heads``."""
+    """Return the number of heads of a case (``cell``): ``cell.group`` as a number, or ``heads`` if ``cell.group`` is empty."""
     return int(cell.group or heads)
 
 

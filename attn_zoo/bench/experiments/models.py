@@ -1,5 +1,4 @@
-"""Time of whole models of other libraries before and after their attention is replaced. A decoder generates from a recurrent state,
-from cached keys, or without either."""
+"""Experiment ``models``: time of whole models of timm and transformers before and after their attention is replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from attn_zoo.rows import RowName, only_row, option
 from attn_zoo.terminal import table
 
 GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
-"""Config of the decoder, except its number of positions."""
+"""Configuration of the decoder, without its number of positions."""
 PROMPT = 16
 """Number of tokens in the prompt."""
 
@@ -40,15 +39,15 @@ def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 
 class Generating(nn.Module):
-    """Greedy generation of a number of tokens. The decoder uses a recurrent state, uses cached keys, or computes the whole sequence
-    again for each token."""
+    """Decoder that generates ``tokens`` tokens greedily, the prompt included. If ``cached`` is True, it keeps a recurrent state or
+    the keys and values of earlier tokens. Otherwise it computes the whole sequence again for each token."""
 
     def __init__(self, model: Any, tokens: int, cached: bool) -> None:
         super().__init__()
         self.model, self.tokens, self.cached = model, tokens, cached
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return token ids (batch, tokens): those of the prompt ``ids`` (batch, prompt), followed by the generated ones."""
+        """Return token ids (batch, tokens): the prompt ``ids`` (batch, prompt), followed by the generated tokens."""
         new = self.tokens - ids.shape[1]
         how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
         return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)
@@ -59,9 +58,9 @@ def build_model(name: str, role: str, row: RowName, depth: int, size: int, lengt
 
     Args:
         name: ``vit``, ``bert`` or ``generation`` (GPT-2 that generates text).
-        role: ``before`` keeps the model's own attention, and ``after`` replaces it by ``row``. For ``generation``, ``before`` and
-            ``after`` both use ``row``, but only ``after`` caches keys or the recurrent state. A third role, ``softmax``, is GPT-2
-            with its own attention and a cache of keys.
+        role: variant of the model. For ``vit`` and ``bert``, ``before`` keeps the model's own attention, and ``after`` uses
+            ``row``. For ``generation``, ``softmax`` keeps the model's own attention with cached keys, ``before`` uses ``row``
+            without a cache, and ``after`` uses ``row`` with a cache or a recurrent state.
         row: mechanism with its options.
         depth: number of layers of BERT.
         size: side of an image in pixels, for ``vit``.
@@ -167,7 +166,7 @@ class WholeModels(Grid):
 
 
 def _roles(name: str) -> Sequence[str]:
-    """Return the roles of a model. The others are compared with the last one."""
+    """Return the roles of a model. The last one is compared with each of the others."""
     return ("before", "softmax", "after") if name == "generation" else ("before", "after")
 
 
