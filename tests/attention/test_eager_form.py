@@ -1,4 +1,4 @@
-"""``eager`` is plain PyTorch: no hand-written gradient, constant kernel launches, twice differentiable, one compiled graph."""
+"""``eager`` is plain PyTorch: no hand-written gradient, constant kernel launches, twice differentiable."""
 
 from __future__ import annotations
 
@@ -94,13 +94,3 @@ def test_is_twice_differentiable(name):
             return request.changed(lambda name, _, given=given: given[name])(built)
 
         assert torch.autograd.gradgradcheck(call, leaves, eps=1e-6, atol=1e-5, rtol=1e-3, fast_mode=True)
-
-
-@pytest.mark.parametrize("name", attentions())
-def test_is_one_graph_for_the_compiler(name):
-    for causal in {False, card(name).can.causal}:
-        torch._dynamo.reset()
-        built, request = small(name, causal)
-        compiled = torch.compile(built, backend="eager", fullgraph=True)
-        torch.testing.assert_close(request(compiled), request(built), rtol=0, atol=1e-12)
-    torch._dynamo.reset()
