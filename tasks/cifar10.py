@@ -54,8 +54,8 @@ class Cifar10(PublishedTask):
     """Classification of 32 × 32 colour images into ten classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
-        classes. The images of a split are ordered by a digest of their pixels. No image occurs twice in the source.
+    Differs: the source has no validation split. Here the validation split is taken from the training images, with the same
+        proportions of classes. The images of a split are ordered by a digest of their pixels. No image occurs twice in the source.
     """
 
     options: Options

@@ -37,9 +37,9 @@ class Cifar100(PublishedTask):
     """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
-        classes. The images of a split are ordered by a digest of their pixels. Training images that also occur in the test split
-        are left out, and so are duplicates. The test split is complete.
+    Differs: the source has no validation split. Here the validation split is taken from the training images, with the same
+        proportions of classes. The images of a split are ordered by a digest of their pixels. Training images that also occur in
+        the test split are left out, and so are duplicates. The test split is complete.
     """
 
     options: Options

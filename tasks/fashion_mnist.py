@@ -40,8 +40,8 @@ class FashionMnist(PublishedTask):
     """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split. Here ``valid`` training images form this split, with the same proportions of
-        classes. The images of a split are ordered by a digest of their pixels.
+    Differs: the source has no validation split. Here the validation split is taken from the training images, with the same
+        proportions of classes. The images of a split are ordered by a digest of their pixels.
     """
 
     options: Options

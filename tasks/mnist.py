@@ -56,8 +56,8 @@ class Mnist(PublishedTask):
     """Classification of 28 × 28 images of handwritten digits.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split. Here the last ``valid`` training images form this split. No image occurs twice in
-        the source.
+    Differs: the source has no validation split. Here the last training images form the validation split. No image occurs twice
+        in the source.
     """
 
     options: Options

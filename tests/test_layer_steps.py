@@ -100,7 +100,7 @@ def test_what_cannot_step_is_refused():
         (x[..., :7], state, "dim=8"),
         (x, None, r"from initial_state\(\) of this layer or from the previous step\(\); got NoneType"),
         (x, state.mechanism, r"from initial_state\(\) of this layer or from the previous step\(\); got"),
-        (x[:2], after, r"its tail must be \(2, 3, 8\) torch.float64 on cpu; got \(3, 3, 8\)"),
+        (x[:2], after, r"its tail \(the latest tokens\) must be \(2, 3, 8\) torch.float64 on cpu; got \(3, 3, 8\)"),
         (x.float(), after, r"tokens must have the dtype of the layer.s weights, torch.float64; got torch.float32"),
         (x, replace(after, tail=after.tail[:, 1:]), r"got \(3, 2, 8\)"),
         (x, LayerState(after.mechanism, state.tail), r"got \(3, 0, 8\)"),
@@ -108,5 +108,5 @@ def test_what_cannot_step_is_refused():
     for given, carried, words in bad:
         with pytest.raises(ValueError, match=words):
             layer.step(given, carried)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"its tail must be \(3, 0, 8\)"):
+    with pytest.raises(ValueError, match=r"its tail \(the latest tokens\) must be \(3, 0, 8\)"):
         build("linear", 0).step(x, after)

@@ -78,7 +78,8 @@ def round_length(length: float) -> int:
 
 def value(point: Figures, quantity: str) -> float | None:
     """Return the measured cost of a step of one layer at one length (``point``), or None if it was not measured. ``quantity`` is
-    ``time``, the median over rounds, or ``memory``: what is allocated before the step plus the peak of the step."""
+    ``time``, the median over rounds, or ``memory``: the memory that is allocated before the step, plus the most that the
+    step adds to it."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))

@@ -59,7 +59,7 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 @attention_check("variant")
 def steps_hold_on_for_long(subject: Subject) -> None:
     """A sequence of more than 512 tokens gives the same outputs in pieces as in one call. The pieces are single tokens, blocks of
-    64 tokens, or pieces that end at and next to powers of two."""
+    64 tokens, or pieces that end at a power of two, one token before it, or one token after it."""
     _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))

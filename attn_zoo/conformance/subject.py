@@ -135,8 +135,8 @@ class Subject:
         return draw(module, self.dtype, self.device, **settings)
 
     def masks(self, keys: int) -> list[Tensor | None]:
-        """Return the masks to try on six examples: None and, if padding is supported, a mask with a different kind of padding for
-        each."""
+        """Return the masks to try on six examples: None and, if padding is supported, one mask in which each example is padded in a
+        different way."""
         return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
 
     def draw_padded(self, module: Attention, **settings: Any) -> Request:

@@ -350,7 +350,7 @@ def slices_fit_their_split(task: Task) -> str:
     example or per label."""
     if not (names := list(task.slices("test"))):
         require(task.card.distant is None, f"distant must be None, because slices() names no part; got {task.card.distant!r}")
-        raise NotApplicable("no part of a split is scored separately")
+        raise NotApplicable("this check needs a task that scores parts of a split separately")
     require(task.card.distant in (None, *names), f"distant must be one of {', '.join(names)}; got {task.card.distant!r}")
     for split in SPLITS:
         asked = scored(task.examples(split).labels())

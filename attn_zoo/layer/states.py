@@ -81,6 +81,7 @@ def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n d
     wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
     if got != wanted:
         raise ValueError(
-            f"{name}: the state does not fit these inputs: after {state.position} tokens its tail must be {wanted}; got "
-            f"{got}. Start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+            f"{name}: the state does not fit these inputs: after {state.position} tokens its tail (the latest tokens) must "
+            f"be {wanted}; got {got}. Start again with initial_state({tokens.shape[0]}, dtype={tokens.dtype}, "
+            f"device={str(tokens.device)!r})"
         )

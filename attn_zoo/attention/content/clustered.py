@@ -60,7 +60,7 @@ class Clustered(Attention[Options]):
 
     Paper: Vyas et al. 2020. Eq. 3 to 6 define the centroids, attention from the centroids, and the copying of the results to the
         queries. Section 3.2.1 defines k-means on bits (signs of random projections), with the Hamming distance.
-    Symbols: C → clusters, B → bits, L → iterations, S → cluster.
+    Symbols: C → clusters, B → bits, L → iterations, S → cluster (the cluster of each query).
     Differs: the paper's improved form, which attends again to the keys with the highest weights, is left out. The first centroids
         of k-means are evenly spaced valid queries, so evaluation is deterministic. The paper's code draws them at random. The hash
         is drawn once, and all heads use it. A query at the same distance from two clusters joins the first of the two. Queries at

@@ -32,7 +32,8 @@ class Options(DropoutOptions):
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Return how many blocks there are, how many other blocks a query chooses, and how many groups there are. A group holds up to B
+    """Return how many blocks there are, how many blocks a query chooses besides its own, and how many groups
+    there are. A group holds up to B
     queries that chose the same block, where B is the size of a block.
     """
     blocks = -(-keys // options.block)

@@ -48,7 +48,7 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of attention from each block to g global, w window and r random blocks, and from global
-    blocks to all blocks. Blocks missing at the ends of the sequence count, too.
+    blocks to all blocks. Every block is counted as if it saw a whole window, although blocks at the ends of the sequence see less.
     """
     return pattern(geometry, options).cost(geometry)
 

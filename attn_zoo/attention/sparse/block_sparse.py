@@ -41,8 +41,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of attention from each block to the blocks that it sees. Blocks missing at the ends of the
-    sequence count, too.
+    """Return the cost, with the FLOPs of attention from each block to the blocks that it sees. Every block is counted as if it
+    saw a whole window, although blocks at the ends of the sequence see less.
     """
     return pattern(geometry, options).cost(geometry)
 

@@ -1,5 +1,5 @@
-"""Functions that launch the Triton kernels. They compute sizes and strides, and add up partial sums. ``functions`` has already
-checked the inputs.
+"""Functions that launch the Triton kernels. They compute sizes and strides, and add up partial sums. The module ``functions`` has
+already checked the inputs.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
         f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
         f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. The table names a "
         "mechanism only if it matches softmax on every task in the column *tested on*.",
-        "The column *against softmax* has the difference in score on the mechanism's worst task. The worst task is the one on "
-        "which the lower end of the interval of this difference is lowest.",
+        "The column *against softmax* has the difference in score on the mechanism's worst task. Each task has an interval for "
+        "this difference. The worst task is the one whose interval starts lowest.",
     ]
     table = tabulated(Grid("Which attention should I use?", _HEAD, [use_line(one) for one in found]), format)
     return f"{table}\n\n{lines(notes, format)}"
