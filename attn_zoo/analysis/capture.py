@@ -32,7 +32,7 @@ def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batc
     - Models with mechanisms of attn-zoo, which must all be ``softmax``. P is computed from their queries and keys.
     - Models of Hugging Face ``transformers`` with ``attn_implementation="eager"``. These models return P themselves.
     - All other models, such as those of timm. P is computed from the arguments of each call of PyTorch's
-      ``scaled_dot_product_attention``. Modules of timm are switched to this function if necessary.
+      ``scaled_dot_product_attention``. Modules of timm use this function during the run.
 
     The model runs once, in evaluation mode and without gradients. It is not changed.
 

@@ -40,14 +40,14 @@ class Kind(Enum):
     """The output is P Rᵀ R V, where R has entries from N(0, 1/k), as in Theorem 1. It needs softmax's matrix P, so it costs more
     than softmax attention."""
     random = "random"
-    """E and F have entries from N(0, 1/n), the initialisation of Linformer."""
+    """E and F have entries from N(0, 1/n) for n keys, the initialisation of Linformer."""
     pooling = "pooling"
-    """E and F compute means over k equal segments."""
+    """E and F map keys and values to means over k equal segments."""
     spectrum = "spectrum"
     """E and F are the k leading eigenvectors of the second moment of the keys, scaled, and rotated to be as near to ``pooling`` as
     possible."""
     learned = "learned"
-    """E and F are trained to reproduce the exact output, starting from ``pooling``."""
+    """E and F are trained to reproduce the output of softmax attention, starting from ``pooling``."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ProjectionErrors:
     lengths: tuple[int, ...]
     """Projected lengths k, the smallest first."""
     errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
-    """Relative errors in float64. Only ``theorem`` and ``random`` can have more than one draw."""
+    """Relative errors, by kind. Only ``theorem`` and ``random`` can have more than one random draw."""
     shares: Float[Tensor, "lengths layers heads"]
     """Sum of the k largest singular values of softmax's attention matrix as a share of the sum of all, averaged over sequences."""
     uniform: float

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 PAPER_INDEX = 128
-"""Number k of singular values in the heat map of the Linformer paper, for sequences of 512 tokens."""
+"""Number of largest singular values whose share the heat map of the Linformer paper shows, for sequences of 512 tokens."""
 
 _ROUNDING = 1e-6
 """Tolerance of ``rank_for``: the rounding error of singular values of float32 matrices."""
@@ -58,9 +58,9 @@ class Spectrum:
     """Cumulative singular values of the attention matrix of every head of every layer, averaged over sequences."""
 
     mean: Float[Tensor, "layers heads rank"]
-    """Mean over sequences, float64."""
+    """Cumulative singular values as shares of their sum, averaged over sequences, in float64."""
     deviation: Float[Tensor, "layers heads rank"]
-    """Standard deviation over sequences, float64. It is zero for a single sequence."""
+    """Standard deviation of the cumulative shares over sequences, in float64. Zero for a single sequence."""
     sequences: int
 
     @property

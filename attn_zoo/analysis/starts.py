@@ -1,14 +1,13 @@
 """Initialisation of Linformer's projections E and F for given keys.
 
 E and F are k × n matrices that project n positions onto k. Let M be the n × n second moment of the keys K: K Kᵀ, averaged over
-texts and heads. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M). The best k
-directions are the leading eigenvectors U of M. Their basis also matters, because softmax treats the k projected keys alike.
+texts and heads. An orthogonal projection P of the keys onto k directions preserves the share tr(P M) / tr(M) of M. The best
+k directions are the leading eigenvectors U of M. Their basis also matters, because softmax treats the k projected keys alike.
 
-Let Q be the queries and V the values. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V on keys and
-values projected by P if two conditions hold: E Eᵀ = (k / n) I and E 1 = 1. I is the identity, and 1 is the vector of ones. Means
-over k segments of n / k positions fulfil both conditions. The initialisation ``spectrum`` is E = √(k / n) R Uᵀ, where the rotation
-R brings E as near to these means as possible. It fulfils both conditions if 1 lies in the span of U. The initialisation
-``stretches`` is means over segments of different lengths.
+Let Q be the queries and V the values. If E Eᵀ = (k / n) I and E 1 = 1, softmax(Q (E K)ᵀ) E V equals softmax(Q (P K)ᵀ) P V to
+first order in the scores. I is the identity, and 1 is the vector of ones. Means over k segments of n / k positions fulfil both
+conditions. With ``spectrum``, E = √(k / n) R Uᵀ, where the rotation R brings E as near to these means as possible. This E fulfils
+both conditions if 1 lies in the span of U. With ``stretches``, E computes means over segments of different lengths.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Return the bounds of k segments of n positions such that means over the segments preserve most of the second moment M
-    (``moment``).
+    """Return the bounds that cut n positions into the k segments whose means preserve most of the second moment M (``moment``).
 
     A segment preserves 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the vector of ones. Dynamic programming
     maximises the sum over all segments, in k steps over all pairs of bounds.

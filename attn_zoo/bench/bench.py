@@ -52,8 +52,8 @@ class Bench:
     """Modules of the length measured last, with their optimisers: one for each kind of step."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Return the seconds of the parts of a step. A forward step has one part. The parts of a training step are the forward
-        pass, the backward pass and, if there is an optimiser, its step."""
+        """Return how many seconds each part of a step takes. A forward step has one part. A training step has a forward pass, a
+        backward pass and, if ``optimiser`` is True, a step of the optimiser."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
@@ -130,7 +130,7 @@ class MatrixProducts:
 
     device: torch.device
     size: ClassVar[int] = 2048
-    """Rows and columns of both factors."""
+    """Number of rows, and of columns, of each matrix."""
     flops: ClassVar[int] = 2 * size**3
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float]:

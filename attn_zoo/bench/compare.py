@@ -21,8 +21,7 @@ from scipy import stats
 from attn_zoo.bench.timing import quotients
 
 SMALLEST = 0.02
-"""Smallest difference of interest. A quotient between 1 / 1.02 and 1.02 is a tie, because the place of data in memory alone can
-change a time by 1 %."""
+"""Smallest difference of interest between two times, as a share. The place of data in memory alone can change a time by 1 %."""
 
 CONFIDENCE = 0.95
 
@@ -35,7 +34,7 @@ METHOD = "median of the quotients within a round, with the distribution-free int
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Comparison of the times of A and B. ``quotient`` is the median over rounds of (seconds of B) / (seconds of A), so A is
-    faster if it is above 1. ``low`` and ``high`` are the bounds of its confidence interval."""
+    faster if the quotient is above 1. ``low`` and ``high`` are the bounds of its confidence interval."""
 
     rounds: int
     quotient: float
@@ -56,7 +55,7 @@ class Comparison:
     @property
     def equal(self) -> bool:
         """True if A and B are equally fast: the whole confidence interval of the quotient lies between 1 / (1 + ``smallest``) and
-        1 + ``smallest``. If it is False, a tie means that the faster one is unknown."""
+        1 + ``smallest``. If ``equal`` is False, ``tie`` means that the faster one is unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:

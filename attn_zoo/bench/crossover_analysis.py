@@ -1,9 +1,9 @@
 """Crossover: the length from which a mechanism costs less than softmax attention, computed from measurements, with an interval.
 
-At each length, the cost of the mechanism is divided by that of the baseline in every round. The median of these quotients has a
+At each length, the cost of the mechanism is divided by that of softmax in every round. The median of these quotients has a
 confidence interval (see ``attn_zoo.bench.compare``). Between the measured lengths, the median is interpolated linearly on
-logarithmic axes. The crossover is the length at which it falls below 1 for the last time. The bounds of the crossover are found in
-the same way from the bounds of the interval. Memory is measured once, so its crossover has no interval.
+logarithmic axes. The crossover is the length at which the median falls below 1 for the last time. The bounds of the crossover are
+found in the same way from the bounds of the interval. Memory is measured once, so its crossover has no interval.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from attn_zoo.bench.measurement import Figures
 from attn_zoo.bench.timing import fit_exponent
 
 QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
-"""Quantities that have a crossover, with their names in a measurement."""
+"""Costs that have a crossover, each with the name of its quantity in a measurement."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
 """Names of the baselines in reports, by their roles in a measurement."""
 
 FITTED_LENGTHS = 4
-"""Exponents are fitted to this number of lengths, the longest ones. At shorter lengths, linear terms hide the growth."""
+"""The exponent of cost against length is fitted to this number of the longest lengths. At shorter lengths, linear terms hide the
+growth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Crossover:
     interval.
 
     A length of 0 means that the mechanism costs less at all lengths that were compared. Infinity means that it does not cost less
-    at ``longest``.
+    at the longest one.
     """
 
     at: float
@@ -106,8 +107,8 @@ def compared(points: Sequence[Figures]) -> list[str]:
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """Return the measured values of softmax as a baseline, one object for each length. If several fused implementations were
-    measured, the one with the lowest cost at this length is used. If all of them failed, the first is used."""
+    """Return the measured values of softmax as a baseline, one object for each length. If several implementations were measured
+    at a length, the one with the lowest cost is used, or the first if all failed."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:

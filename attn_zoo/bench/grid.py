@@ -129,8 +129,7 @@ class Grid:
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do work that happens only in the first measurement of this process, such as imports, so that no measured time contains
-        it."""
+        """Do, before the first measurement, the work that this process does only once, such as imports."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
         """Return the cases (``cells``) of a group that are measured in rounds. By default, cases that failed before the rounds are
@@ -162,7 +161,7 @@ class Grid:
 
     def process(self, cell: Cell) -> str:
         """Return the name of the worker process that measures a case (``cell``). Cases with the same name share a process. A
-        process ends after a group of cases, unless the next group has a case with its name."""
+        process ends after a group of cases, unless a case of the next group has the same name."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:

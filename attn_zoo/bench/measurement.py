@@ -13,7 +13,7 @@ from attn_zoo.count.rigs import Subject
 from attn_zoo.result_files import read_results, write_text
 
 NO_TIME = "no time left"
-"""First words of the reason if a case was left out because the time limit was too short. The same command measures it later."""
+"""First words of the recorded reason if a case was left out because of the time limit. The same command measures the case later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Measurement:
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one dictionary for each measured value and for each failure. It has the number of the case, the quantity, the
+        """Yield one dictionary for each measured value and for each failure, with the number of the case, the quantity, the
         round, and the value or the reason of the failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
@@ -151,7 +151,7 @@ class Measurement:
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Take the measured values and failures of an earlier measurement with the same settings. Failures because of the time
+        """Replace all values and failures by those of an earlier measurement with the same settings. Failures because of the time
         limit are dropped, so these cases are measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():

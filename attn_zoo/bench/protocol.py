@@ -33,7 +33,7 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
 freed blocks of 32 MiB or more to the system, so each new block causes page faults."""
 
 MOST_COPIES = 4096
-"""Largest number of copies of the inputs. Making more copies of small inputs would take longer than the timed steps."""
+"""Largest number of copies of the inputs that steps use in turn. To make more copies could take longer than the timed steps."""
 
 CLOCKS: Mapping[str, tuple[str, str]] = {
     "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),

@@ -1,8 +1,8 @@
 """Execution of a measurement. Worker processes measure cases in rounds, within a time limit. Values are saved after each round.
 
 In each group of cases, quantities that are measured once come first. Then every round measures each case of the group. Cases that
-have their values are not measured again. If the time limit is too short, the slowest cases are left out before they start. If the
-user named the lengths, the longest ones are measured first, so the shortest ones are left out.
+already have values are not measured again. If the time limit is too short, the slowest cases are left out. If the user named the
+lengths, the longest ones are measured first, so the shortest ones are left out instead.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class Session:
     def forecast(self) -> str:
         """Return a sentence that says whether the time limit is long enough.
 
-        The time of a step is estimated from below: its FLOPs, divided by the FLOPs per second of a matrix product that is timed
-        first.
+        A step takes at least its FLOPs divided by the FLOPs per second of a matrix product, which is timed first.
         """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")

@@ -28,8 +28,8 @@ def joined(found: Measurement, *parts: str) -> str:
 def spread(
     values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
 ) -> str:
-    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the values are
-    unstable by the rule of ``protocol``, put the text between ``before`` and ``after``."""
+    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the values
+    vary more than ``protocol`` allows, put the text between ``before`` and ``after``."""
     assert protocol is not None, "only what is timed has a spread"
     low, middle, high = found = quartiles(values)
     before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
@@ -38,7 +38,7 @@ def spread(
 
 def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
     """Return the median of the values and half their interquartile range as text, with three or more significant digits. The text
-    begins with ~ if the range is too large a share of the median."""
+    begins with ~ if the values vary more than ``protocol`` allows."""
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 

@@ -158,8 +158,8 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why a case (``cell``) cannot be measured, or None. A reason is that the module cannot be built, which
-        is tried on the meta device, or that a step cannot fit into memory."""
+        """Return the reason why a case (``cell``) cannot be measured, or None: the module cannot be built, or a step cannot fit
+        into memory. The module is built on the ``meta`` device."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)

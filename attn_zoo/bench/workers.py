@@ -46,8 +46,8 @@ class Worker:
     """Object in a process of its own. Call its methods with ``ask``.
 
     If the process ended, the next request starts it again. Processes are forked from one server, because different memory
-    addresses can make one process up to 5 % slower than another. A process is spawned only if it has an ``environment``, because
-    libraries read environment variables once, or if the system cannot fork.
+    addresses can make one process up to 5 % slower than another. A process is spawned only if the system cannot fork, or if
+    the process has an ``environment``, because libraries read environment variables once.
 
     Args:
         make: class or function that makes the object in the process. It and its arguments must be picklable.

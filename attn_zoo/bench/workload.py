@@ -17,7 +17,7 @@ Inputs = tuple[Tensor, ...]
 
 
 class Workload:
-    """Module and, if requested, AdamW with a learning rate of 0 over its parameters. A new object allocates the state of AdamW."""
+    """Module and, if requested, AdamW for its parameters with learning rate 0. The state of AdamW is allocated immediately."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module

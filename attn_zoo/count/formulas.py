@@ -14,7 +14,7 @@ def layer_cost(layer: MultiHeadAttention) -> Cost:
     include the gradient with respect to the input tokens. Bytes of activations are not included.
 
     The FLOPs of the mechanism come from its own formula. If the layer compresses tokens before it projects them to keys and values
-    (see ``layer.order``), the projections cost less. The state is that of the mechanism and of the short convolution.
+    (see ``layer.order``), the projections cost less. The recurrent state includes that of the short convolution.
     """
     return total_cost(latent_cost(layer), source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
@@ -81,8 +81,8 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block by formula: two norms, the attention layer, and an MLP with ``hidden`` units. It
-    includes the same items as ``layer_cost``."""
+    """Return the cost of a transformer block by formula: two norms, the attention layer, and an MLP with ``hidden`` units.
+    Bytes of activations are not included."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(

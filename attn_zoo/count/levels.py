@@ -62,9 +62,9 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     """Return the costs of self-attention over ``length`` tokens, by formula and as PyTorch counts them. ``level`` says what is
     counted: a mechanism alone, a layer around it, or a block around the layer.
 
-    FLOPs and parameters are those of the implementation that the formulas describe. Activation bytes have no formula. They are
-    those of the implementation of ``subject``, where ``auto`` means the one that is chosen on a CPU. PyTorch counts from shapes,
-    on the ``meta`` device, so activation bytes of GPU kernels are not counted.
+    FLOPs and parameters are counted for the implementation that the formulas describe. Activation bytes have no formula, and are
+    counted for the implementation of ``subject`` (``auto``: the one chosen on a CPU). PyTorch counts from shapes, on the ``meta``
+    device, so activation bytes of GPU kernels are not counted.
 
     Args:
         level: one of ``LEVELS``.

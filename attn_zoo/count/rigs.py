@@ -3,7 +3,7 @@
 - ``mechanism``: the mechanism alone. Each of its inputs is a tensor (batch, heads, length, head_dim).
 - ``layer``: the mechanism with its projections, from (batch, length, dim) to the same shape.
 - ``block``: a pre-norm transformer block around the layer. Training ends with a step of the optimiser.
-- ``model``: the network of a task on random tokens. Training has the loss, and ends with a step of the optimiser.
+- ``model``: the network of a task on random tokens. Training includes the loss, and ends with a step of the optimiser.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
     Args:
         name: one of ``LEVELS``.
-        task: task of a whole model. Its inputs must be sequences. The measured length replaces its own length.
+        task: task of a whole model. Its inputs must be sequences. The measured length replaces that of the task.
     """
     if name == "mechanism":
         return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)

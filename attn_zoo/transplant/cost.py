@@ -74,5 +74,5 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 
 @torch.no_grad()
 def counted_flops(model: Any, passage: Passages) -> int:
-    """Return the FLOPs of the matrix products of one forward pass of ``model``, two for each multiply-add."""
+    """Return the FLOPs of one forward pass of ``model``: two for each multiply-add in a matrix product."""
     return flops_of(lambda: model(**passage.call()))

@@ -75,7 +75,7 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return the sentence embedding of each passage, as in all-MiniLM: its ``mean_hidden``, divided by the Euclidean norm."""
+    """Return the sentence embedding of each passage, as in all-MiniLM: ``mean_hidden``, scaled to Euclidean norm 1."""
     return F.normalize(mean_hidden(model, passages), dim=-1)
 
 

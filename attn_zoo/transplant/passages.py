@@ -89,8 +89,8 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Return the passages, of which the share ``share`` is cut to random lengths and padded. These passages are evenly spaced, and
-    keep the last token of the whole passage (a special token) at their end.
+    """Return all passages, with some cut to random lengths and padded. ``share`` is the share of cut passages. They are evenly
+    spaced, and each ends with the last token of the whole passage, a special token.
 
     If the passages have ``SHORTEST`` tokens or fewer, they are returned unchanged.
     """

@@ -1,5 +1,5 @@
-"""Plot of agreement with the teacher against the cost of attention, with one panel per stage. A line has one mechanism and
-initialisation, and its points differ in one option."""
+"""Plot of agreement with the teacher against the cost of attention, with one panel per stage. A line shows one mechanism with
+one initialisation, and its points differ in one option."""
 
 from __future__ import annotations
 

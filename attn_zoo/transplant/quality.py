@@ -1,5 +1,5 @@
-"""Quality of a student: how well its similarities between passages agree with those of the teacher, and how well they tell related
-passages from others."""
+"""Quality of a student: how well its similarities between passages agree with those of the teacher, and how well they
+distinguish related passages from others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Quality:
     spearman: float | None
     """Spearman correlation between the student's and the teacher's cosine similarities over all pairs of passages."""
     pearson: float | None
-    """Pearson correlation between the same similarities."""
+    """Pearson correlation between the student's and the teacher's cosine similarities over all pairs of passages."""
     cosine: float
     """Cosine similarity between the student's and the teacher's embedding of a passage, averaged over passages."""
     neighbours: float

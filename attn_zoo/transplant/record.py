@@ -73,8 +73,8 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record to continue. If the file ``path`` exists, this is its record without the points (results of trials) that
-    failed. Otherwise it is ``wanted``. Candidates may differ, so a later command can add candidates to the file.
+    """Return the record in the file ``path`` without the points (results of trials) that failed. Return ``wanted`` if there is no
+    such file. Candidates may differ, so a later command can add candidates to the file.
 
     Args:
         wanted: new record without points.
