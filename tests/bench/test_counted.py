@@ -205,7 +205,7 @@ def test_cuda_kernels_are_counted_by_formula_only():
     assert counted.shown("flops") == counted.pytorch.flops == fused.shown("flops")
     unknown = count("mechanism", "softmax", {}, At(100, 32, 2), implementation="xformers")
     assert unknown.shown("activation_bytes") is None
-    with pytest.raises(UnsupportedError, match="head_dim of up to 128"):
+    with pytest.raises(UnsupportedError, match="head_dim of at most 128"):
         count("mechanism", "linformer", {}, At(100, 512, 2), implementation="triton")
 
 
@@ -315,7 +315,7 @@ def test_command_counts_without_a_device(tmp_path, capsys):
     assert "| softmax:sdpa | 268 M (1×) | 68.7 G (1×) |" in lines
     assert "| linformer | refused | refused |" in lines
     assert "- linformer is refused: linformer has no causal form" in out
-    assert "State, token by token" in out
+    assert "**Recurrent state**" in out
     found = json.loads(output.read_text(encoding="utf-8"))
     assert found["complete"]
     by = {(cell.label, cell.length): figures for cell, figures in Measurement.from_dict(found).cells.items()}

@@ -17,10 +17,10 @@ from attn_zoo.rows import option
 from attn_zoo.terminal import table
 
 WORDS = {
-    "mechanism": "The mechanism alone on random (batch, heads, n, head_dim) tensors; training is forward and backward",
-    "layer": "One layer with its projections on random tokens; training is forward and backward",
-    "block": "One pre-norm transformer block (layer, MLP, norms) on random tokens; training ends with a step of AdamW",
-    "model": "The whole network of a task on random ids, none padded; training has cross-entropy, backward, a step of AdamW",
+    "mechanism": "Mechanisms alone, on random tensors (batch, heads, n, head_dim); a training step is a forward and backward pass",
+    "layer": "One layer with its projections, on random tokens; a training step is a forward and backward pass",
+    "block": "One pre-norm transformer block (layer, MLP, norms), on random tokens; a training step ends with a step of AdamW",
+    "model": "The network of a task, on random inputs without padding; a training step includes the loss and a step of AdamW",
 }
 
 
@@ -51,7 +51,7 @@ def _times(found: Measurement, format: str) -> str:
             rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
             cells += [figure(rates, found.protocol), str(batch)] if rates else [reason(best, "seconds", "best_batch"), "-"]
         rows.append([label, str(length), *cells])
-    return "**Time and throughput: times of one sequence, throughput at the best batch**\n\n" + table(head, rows, format)
+    return "**Time and throughput: time with one sequence, throughput with the best batch size**\n\n" + table(head, rows, format)
 
 
 def _memory(found: Measurement, format: str) -> str:
@@ -60,7 +60,9 @@ def _memory(found: Measurement, format: str) -> str:
     for label, length in _rows(found):
         both = [found.of(Cell(label, kind, length)) for kind in KINDS]
         rows.append([label, str(length), *map(_mebibytes, both), *map(_largest, both)])
-    return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + table(head, rows, format)
+    return "**Memory: peak of a step with one sequence, minus the memory allocated before the step**\n\n" + table(
+        head, rows, format
+    )
 
 
 def _mebibytes(found: Figures) -> str:
@@ -80,16 +82,19 @@ def _method(found: Measurement) -> str:
     shape += f", {grid['depth']} blocks, task {grid['task']}" if grid["level"] == "model" else ""
     budget = f"{grid['memory_gib']:g} GiB"
     largest = (
-        f"The largest batch is the most that {budget} of PyTorch's CUDA memory hold, found by doubling and bisection"
+        f"The largest batch that fits into {budget} of PyTorch's CUDA memory is found by doubling and bisection"
         if grid["device"] == "cuda"
-        else f"The largest batch is for {budget}, by the line through what PyTorch held at two batches, with weights and inputs"
+        else f"The largest batch that fits into {budget} is extrapolated from two batches, with weights and inputs"
     )
     said = [
-        f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}, eager unless said",
-        "Each point lives in a process of its own; a failure is a cell with its reason; ~ marks what is unstable",
-        "The best batch is that of the highest throughput among powers of two, sought until memory, two doublings without a gain "
-        f"or a step of {grid['batch_seconds']:g} s, and timed anew in the rounds",
-        "Held at once: by PyTorch's allocations",
+        f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}",
+        "The implementation is auto unless the name of a row gives another",
+        "Each mechanism is measured at each length in a separate process; a failed measurement shows the reason; ~ marks unstable "
+        "values",
+        "The best batch size is the power of two with the highest throughput; the search ends after two doublings without a gain, "
+        f"or if the next batch would not fit into memory or would take more than {grid['batch_seconds']:g} s",
+        "The rounds time this batch size again",
+        "Memory is what PyTorch allocates",
         largest,
     ]
     return f"{'. '.join(said)}. {conditions(found)}"
@@ -102,8 +107,8 @@ READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "m
 """Keys of the command line that may be given only with certain values of ``level``, and these values."""
 
 PROBE_TOKENS = 8192
-"""On a CPU, the largest batch is extrapolated from the memory of two batches. The smaller one has this number of tokens, or one
-longer sequence."""
+"""On a CPU, the largest batch is extrapolated from the memory of two batches. The smaller one has about this
+number of tokens, but at least one sequence."""
 
 PATIENCE = 2
 """The search for the best batch doubles the batch size, and ends after this number of doublings without a higher throughput."""

@@ -26,16 +26,15 @@ TITLES = {
     "flops": "FLOPs, forward",
     "backward_flops": "FLOPs, backward",
     "parameters": "Parameters",
-    "activation_bytes": "Activations kept for the backward pass",
-    "state_bytes": "State, token by token",
+    "activation_bytes": "Activations saved for the backward pass",
+    "state_bytes": "Recurrent state",
 }
 
 NOTES = (
-    "One sequence, float32, in evaluation, without padding. In brackets: times the figure of eager softmax.",
-    "FLOPs are two per multiply-add of the matrix products of what a CPU takes, whatever the implementation. Activations are what "
-    "autograd keeps, each storage once, without inputs and parameters; their number is PyTorch's choice. Fused attention is "
-    "counted as on a CPU.",
-    "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
+    "One sequence in float32, in evaluation mode, without padding. In brackets: the cost divided by that of softmax:eager.",
+    "FLOPs count matrix products, two per multiply-add, and do not depend on the implementation that you name. Activations are the "
+    "bytes that autograd saves, without inputs and parameters; each storage counts once. Fused attention is counted as on a CPU.",
+    "Formulas were compared with PyTorch's counters at these sizes: ≠ marks costs that differ, and - marks unknown costs.",
 )
 
 
@@ -140,5 +139,9 @@ class CountedCost(Grid, AttentionRows):
         where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
         notes = [where + NOTES[0], *NOTES[1:]]
         notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
-        notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+        notes += (
+            []
+            if grid["causal"]
+            else ["There is no recurrent state, because attention is bidirectional. Set causal=true to see it."]
+        )
         return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))

@@ -111,4 +111,4 @@ def _backends(points: Sequence[Figures]) -> str:
     for kind, words in KINDS.items():
         best = [p for p in baseline(points, "sdpa", kind, "time") if value(p, "time") is not None]
         said.append(f"{words}: " + ", ".join(f"{p.cell.subject.backend} at {p.cell.length:,}" for p in best if p.cell.subject))
-    return f"SDPA is the fastest of its back ends ({'; '.join(said)}). "
+    return f"For SDPA, the fastest back end at each length is used ({'; '.join(said)}). "
