@@ -50,11 +50,12 @@ def boards_at(rows: Sequence[Row], higher_is_better: bool, seconds: Sequence[flo
 
 
 def seconds_until(run: Run, seconds: float | None) -> float | None:
-    """Return ``seconds`` of training plus the seconds that a run had spent on pretraining. Return None for a disturbed run, or if
+    """Return the sum of ``seconds`` (a training time) and the run's seconds of pretraining. Return None for a disturbed run, or if
     ``seconds`` is None.
 
-    ``seconds`` is cut to the run's time limit. A run was disturbed if its training took more than ``DISTURBED`` times the expected
-    time, and more than ``DISTURBANCE`` seconds longer. The expected time is the number of steps times the median time of a step.
+    If ``seconds`` exceeds the run's time limit, the limit is used instead. A run was disturbed if its training took more than
+    ``DISTURBED`` times the expected time, and more than ``DISTURBANCE`` seconds longer. The expected time is the number of steps
+    times the median time of a step.
     """
     if seconds is None or _was_disturbed(run):
         return None

@@ -74,7 +74,7 @@ class Column:
         return "" if self.text is None else self.text(row, table)
 
     def sorted_by(self, row: Row, table: Table) -> float | None:
-        """Return the number by which the HTML page sorts a row in this column. Rows with None come last in both directions."""
+        """Return the number by which the HTML page sorts a row in this column. If it is None, the row is always last."""
         value = self.figure(row, table)
         if isinstance(value, Soon | Successes):
             value = value.order
@@ -326,7 +326,8 @@ COLUMNS: dict[str, Column] = {
 
 
 def columns(table: Table) -> list[Column]:
-    """Return the columns of a table: those of ``COLUMNS``, then one per budget, training time, part of the test split, and seed."""
+    """Return the columns of a table: those of ``COLUMNS``, then one column per budget, per training time, per part of the test
+    split, and per seed."""
     parts = dict.fromkeys(part for row in table.rows for part in row.parts)
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     made = [

@@ -87,8 +87,8 @@ class Submitted:
 
     @property
     def mark(self) -> str:
-        """Mark in tables: ``run again`` if some runs were repeated, and the test score of every repetition agrees with the
-        submitted score within ``WITHIN``; else ``self-run``.
+        """Label of the submission in tables: ``run again`` if any run was repeated, and every repetition's test score is within
+        ``WITHIN`` of the submitted score; else ``self-run``.
         """
         scores = {record.run_id: record.scores.get("test") for record in self.records}
         pairs = [(scores.get(record.run_id), record.scores.get("test")) for record in self.again]

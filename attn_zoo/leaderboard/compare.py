@@ -5,7 +5,7 @@ least the binomial error of the test set.
 
 Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
 test compares steps instead of scores: the logarithms of the steps until the validation score was 90 % of the highest possible
-score. The standard deviation of these steps is assumed to be at least one interval between validations.
+score. The standard deviation of these steps is assumed to be at least the number of steps between two validations.
 
 Every row is compared with the best row, with softmax and with the best control. The p values are corrected for the number of all
 these comparisons on a task (Holm 1979).
@@ -164,8 +164,8 @@ def _comparison(
 def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
     """Return a sort key that puts the best row first.
 
-    Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to 90
-    %. All others follow, the best score first.
+    Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to
+    90 % of that score. All others follow, the best score first.
     """
     steps = _logarithms(row)
     if steps is not None:
@@ -178,7 +178,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
     Return all comparisons.
 
     Args:
-        rows: mechanisms in the order of ``standing``, then controls.
+        rows: rows of mechanisms, sorted by the key ``standing``, then rows of controls.
         control: row of the best control, if any.
     """
     contenders = [row for row in rows if not row.control]
@@ -317,8 +317,8 @@ def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: boo
     """Set, for each row including controls, the Pareto fronts that it is on and the rows that dominate it.
 
     Fronts compare mean values. A row dominates another if it is no worse in mean score and in every comparable cost, and also
-    cheaper in one cost (in time: with every seed) or significantly better in score. A row with a failed seed is on no front and
-    dominates no other row.
+    cheaper in one cost or significantly better in score. A row is cheaper in time if its slowest seed took less time than the
+    other's fastest seed. A row with a failed seed is on no front and dominates no other row.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]

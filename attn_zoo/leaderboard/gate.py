@@ -138,13 +138,13 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:
-    """Return the costs of a row in the earlier runs ``a`` and the later runs ``b``, both given by seed.
+    """Return the costs of a row in the earlier runs ``a`` and in the later runs ``b`` (mappings from seed to run).
 
     A counted cost is returned only if it differs between ``a`` and ``b``. Time and memory are returned only if a seed ran on
     the same kind of processor in ``a`` and ``b``.
 
     Args:
-        tolerance: largest relative change of a measured cost that does not count.
+        tolerance: relative change up to which a measured cost counts as unchanged.
     """
     shared = [seed for seed in a if seed in b and a[seed]["status"] == b[seed]["status"] == "done"]
     if not shared:

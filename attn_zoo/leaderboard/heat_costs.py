@@ -31,7 +31,7 @@ class CostColumn:
 
     @property
     def head(self) -> str:
-        """Heading of the column: the cost and, if it was counted at one length, this number of tokens."""
+        """Heading of the column: the cost and, if it was counted at one length, the length in tokens."""
         return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
 
     def written(self, attention: str) -> str:
@@ -57,9 +57,9 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a list with one column from the records: each mechanism's FLOPs as a multiple of softmax's.
 
-    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has this count, the column has the FLOPs of the
-    whole network on one task: the task with the most counts or, among equals, the longest. If softmax has no count, the list is
-    empty.
+    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has these FLOPs, the column has the FLOPs of the
+    whole network on one task: the task with the most rows whose FLOPs are known or, among equals, the longest. If the FLOPs of
+    softmax are unknown, the list is empty.
     """
     alone: dict[str, float] = {}
     for table in tables:

@@ -103,8 +103,8 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return verdicts on the published orderings for the table's task. In an ordering, all publications agree that one mechanism is
-    better than another."""
+    """Return verdicts on whether a table confirms the published orderings for its task. An ordering says which of two mechanisms is
+    better, and all publications agree on it."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.baseline]

@@ -69,7 +69,7 @@ def figure(value: float, table: Table, sign: str = "") -> str:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """Return the unit of a table's scores: ``written`` if they are shown in per cent, else empty text."""
+    """Return the unit of a table's scores: the text ``written`` if the scores are shown in per cent, else empty text."""
     return written if is_share(table) else ""
 
 

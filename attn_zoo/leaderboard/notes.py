@@ -213,7 +213,7 @@ def seed_count(counts: Iterable[int]) -> str:
 
 
 def row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one line ``ROW, ROW: TEXT`` per different text, with the labels of all rows that have this text.
+    """Return one line ``ROW, ROW: TEXT`` per text, with the labels of all rows that have this text.
 
     Args:
         said: pairs of a row's label and a text about the row.

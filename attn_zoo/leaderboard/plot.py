@@ -83,8 +83,8 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
     Existing files are replaced.
 
     Args:
-        layers: measured costs of one layer, drawn in one more plot. For each task, this plot has a panel per cost, and a panel with
-            the FLOPs of the mechanisms at 4,096 tokens.
+        layers: measured costs of one layer. If given, one more plot has, for each task, a panel per cost and a panel
+            with the mechanisms' FLOPs at 4,096 tokens.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -123,7 +123,7 @@ def write(panels: Sequence[Panel], stem: Path) -> list[Path]:
 
 
 def plot_svg(panels: Sequence[Panel]) -> str:
-    """Return the panels as one picture in SVG, with letters as text."""
+    """Return the panels as one picture in SVG. Letters are text, not outlines."""
     import matplotlib
 
     with matplotlib.rc_context(settings("cost", outlined=False)):  # letters as outlines would make the file larger
@@ -134,8 +134,8 @@ def curves_of(table: Table, axis: CostAxis) -> list[list[Row]]:
     """Return the rows of a table that have a score and a cost, grouped into curves. Controls are left out.
 
     The rows of a curve have the same mechanism and implementation group, and differ in their options. If they differ only in
-    one numeric option, they are sorted by this option. Otherwise they are sorted by the cost. A row whose options a search
-    found forms a curve of its own.
+    one numeric option, they are sorted by this option. Otherwise they are sorted by the cost. A row with options found by a
+    search is a curve by itself.
     """
     known = [row for row in table.rows if row.test and not row.control and axis.of(row)]
     searched = [row for row in known if any(key.startswith("attention.") for key in row.tuned)]

@@ -57,7 +57,7 @@ def tables(
         attention: mechanism whose rows the tables show; None for all.
         equal: budgets at which rows are compared, by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes), in place of the
             default budgets.
-        at: training times in seconds. ``Table.at`` has the best validation scores reached within each of them.
+        at: training times in seconds. For each time, ``Table.at`` has the best validation score that each row reached by then.
 
     Raises:
         ValueError: ``runs`` holds an object that is not a ``RunRecord``.

@@ -54,7 +54,7 @@ def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdi
 def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list[Table]:
     """Return leaderboard tables of the submitted records together with our records of the same tasks.
 
-    The card and the chance level of a task are taken from our records if these have the task.
+    The card and the chance level of a task are taken from our records if one of our runs of the task finished.
     """
     submitted = list(submitted)
     tasks = {record.spec.task for record in submitted}
@@ -68,7 +68,7 @@ def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list
 
 
 def is_submitted(row: Row) -> bool:
-    """Return True if a row of a table that ``beside`` made has a submitted record."""
+    """Return True if a row of a table from the function ``beside`` has a submitted record."""
     return any(file.startswith(SUBMITTED) for file in row.files)
 
 

@@ -20,10 +20,10 @@ _NAMED = 6
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """Return the verdicts on which tasks separate mechanisms as text, in one of ``FORMATS``.
+    """Return text in one of ``FORMATS`` that states which tasks separate mechanisms.
 
-    The table has one line per task. Notes below it have the reasons, and how many pairs of rows differ significantly over all
-    tasks.
+    The table has one line per task. Notes below the table state the reasons, and how many pairs of rows differ significantly over
+    all tasks.
     """
     if format == "json":
         return json.dumps([_data(one) for one in found], indent=1)

@@ -38,7 +38,7 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean over ``count`` seeds, with half the width of its interval. With one seed, the half width is None."""
+    """Mean over a number of seeds (``count``), with half the width of its interval. With one seed, the half width is None."""
 
     mean: float
     half_width: float | None
@@ -134,8 +134,7 @@ def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of ``these`` minus ``those`` (values by seed) over the seeds that both have. Without such a seed, return
-    None."""
+    """Return the mean of ``these`` minus ``those`` (values by seed) over their shared seeds. If no seed is shared, return None."""
     return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
@@ -170,7 +169,8 @@ def welch(
 def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
     """Return the two-sided p value of a paired t test.
 
-    Rounding scores to steps of ``grain`` can hide a spread over seeds. The variance of the rounding error is therefore added.
+    Rounding scores to steps of ``grain`` can hide a spread over seeds. The variance of the rounding error is therefore added
+    to the variance of the differences.
 
     Args:
         differences: differences of two scores at two or more seeds.
@@ -215,8 +215,8 @@ class Successes:
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. A
-    median of None means more than ``cap`` steps. An end of None is not determined by the seeds."""
+    """Median number of training steps until the validation score was 90 % of the highest possible score, with its interval. If
+    the median is None, it is more than ``cap`` steps. If an end of the interval is None, the seeds do not determine it."""
 
     median: float | None
     low: float | None

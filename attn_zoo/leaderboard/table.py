@@ -38,7 +38,7 @@ _parsed = cache(json.loads)
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Validation at one step of training, averaged over the finished seeds."""
+    """Validation score at one step of training, averaged over the finished seeds."""
 
     step: int
     seconds: float
@@ -83,8 +83,8 @@ class Block:
         return f"{self.measured_as}, {'; '.join(self.machines)}"
 
     def named(self, names: Mapping[str, str]) -> str:
-        """Return the name of the group: the implementation, then the short names of its machines if ``names`` has several
-        machines."""
+        """Return the name of the group: the implementation and, if ``names`` (short names by machine) has several entries, the
+        short names of the group's machines."""
         where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
         return ", ".join(filter(None, [self.measured_as, where]))
 
@@ -314,7 +314,7 @@ class Table:
 
     @property
     def sign(self) -> int:
-        """Factor that makes the better of two scores the larger one: 1 or, if lower scores are better, -1."""
+        """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
         return 1 if self.higher_is_better else -1
 
     @property

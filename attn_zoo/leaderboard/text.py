@@ -159,7 +159,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Return notes as a list, one note per item. For the terminal, notes are wrapped to its width."""
+    """Return the text of a list with one note per item. For the terminal, the text is wrapped to the terminal's width."""
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text

@@ -1,4 +1,4 @@
-"""Words for verdicts on rows, which tables, pages, pictures and sentences share."""
+"""Words for verdicts on rows. Tables, pages, pictures and sentences use the same words."""
 
 from __future__ import annotations
 

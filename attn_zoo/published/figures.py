@@ -137,7 +137,7 @@ def published_for(task: str, attention: str) -> tuple[Figure, ...]:
 
 
 def averages() -> tuple[Average, ...]:
-    """Return the means over tasks that the sources print, together with the means computed here."""
+    """Return the means over tasks that the sources print, each with the mean computed from the printed scores."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 

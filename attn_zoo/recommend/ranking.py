@@ -102,7 +102,8 @@ def recommend(
 
     Args:
         required: requirements, which also choose the deciding tasks.
-        transplant: content of a file that ``attn-zoo transplant`` wrote. For a trained model, it takes the place of the tasks.
+        transplant: content of a file that ``attn-zoo transplant`` wrote. For a trained model, the evidence is
+            this content instead of scores on tasks.
         rows: mechanisms with options to choose among; by default all mechanisms except controls.
 
     Raises:

@@ -104,7 +104,7 @@ class Requirements:
 
     @property
     def geometry(self) -> Geometry:
-        """Sizes and direction of the layer, for which its mechanism is built."""
+        """Sizes and direction for which the mechanism of the layer is built."""
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
 
     def need(self, recorded: dict[str, str]) -> Need:

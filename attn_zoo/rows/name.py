@@ -100,7 +100,8 @@ class RowName:
         return [RowName(name, options[name], one) for name, one in zip(names, taken, strict=True)]
 
     def changed(self, change: Callable[[RowName], RowName]) -> RowName:
-        """Return the row with ``change`` applied. For a hybrid, ``change`` is applied to the row of each mechanism."""
+        """Return the result of the function ``change`` for this row. For a hybrid, the function changes the row of each
+        mechanism."""
         return hybrid_of(self.turn, map(change, self.parts())) if self.is_hybrid else change(self)
 
     def layers(self, depth: int) -> list[RowName]:
@@ -133,8 +134,8 @@ def row_of(run: _Run) -> RowName:
 
 
 def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
-    """Return a row for the hybrid whose layers follow the pattern ``turn``. If ``turn`` repeats a shorter pattern, the row has the
-    shorter one.
+    """Return the row of the hybrid whose layers follow the pattern ``turn``. If ``turn`` repeats a shorter pattern, the row names
+    the shorter one.
 
     Args:
         turn: mechanism of each layer; at least two of them differ.

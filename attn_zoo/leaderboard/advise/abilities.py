@@ -39,7 +39,7 @@ class Ability:
 
     @property
     def softmax(self) -> Row | None:
-        """Row of softmax, or None if it has no score."""
+        """Row of softmax, or None if softmax has no score."""
         row = self.rows.get(BASELINE)
         return row if row and row.test else None
 
@@ -88,10 +88,10 @@ def names(tables: Sequence[Table]) -> list[str]:
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
     """Return the verdict on a mechanism on the task of one ability.
 
-    A mechanism without enough scores is ``not run``, ``failed`` or ``few seeds``. Softmax is ``above controls`` if it is
-    significantly better than the best control (a network that cannot select tokens by content), else ``no better``.
+    Without enough scores, the verdict is ``not run``, ``failed`` or ``few seeds``. The verdict on softmax is ``above controls`` if
+    softmax is significantly better than the best control (a network that cannot select tokens by content), else ``no better``.
 
-    Any other mechanism that is significantly better than the best control is
+    The verdict on any other mechanism that is significantly better than the best control is
 
     - ``better``, if its score is significantly better than that of softmax;
     - ``as good``, if the 95 % interval of its ``gain`` (its score minus that of softmax) lies above ``-accept``, or if the
@@ -99,8 +99,8 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
     - ``worse``, if it is significantly worse than softmax;
     - ``unclear`` in all other cases.
 
-    A mechanism that is not significantly better than the best control is ``no better`` if it is significantly worse than softmax,
-    or if softmax is not better than the best control either. Otherwise it is ``unclear``.
+    The verdict on a mechanism that is not significantly better than the best control is ``no better`` if the mechanism is
+    significantly worse than softmax, or if softmax is not better than the best control either. Otherwise it is ``unclear``.
 
     Args:
         accept: largest acceptable loss against softmax, in the unit of the ability.

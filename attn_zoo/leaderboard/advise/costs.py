@@ -39,7 +39,7 @@ class Cost:
 
     @property
     def cheaper(self) -> bool:
-        """True if the mechanism takes fewer FLOPs than softmax on every task. False if a count is missing."""
+        """True if the mechanism takes fewer FLOPs than softmax on every task. False if any of these FLOPs are unknown."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property

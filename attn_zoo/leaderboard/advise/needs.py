@@ -156,7 +156,7 @@ Pricing = Callable[[str, Sequence[Ability]], Cost | None]
 
 
 def costs_of(names: Collection[str] | None) -> Pricing:
-    """Return a function from a mechanism and abilities to the mechanism's counted costs on the abilities' tasks.
+    """Return a function that computes the counted costs of a mechanism on the tasks of abilities.
 
     Args:
         names: mechanisms that may be recommended; None for all. For any other mechanism, the function returns None.
@@ -179,7 +179,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     softmax's keys and values, and the mechanism with the smallest state comes first.
 
     Args:
-        accept: largest acceptable loss against softmax, as in ``ACCEPT``.
+        accept: largest acceptable loss against softmax, in points or per cent (see ``ACCEPT``).
         priced: function that returns the cost of a mechanism over abilities; by default the recorded cost at 4,096 tokens.
     """
     ours = [

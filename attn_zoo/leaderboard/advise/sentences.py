@@ -36,8 +36,8 @@ class Told:
 
 
 def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -> list[Told]:
-    """Return one sentence per verdict on a mechanism, with the number of tasks that have this verdict. Tasks without a run are
-    counted last.
+    """Return one sentence per verdict on a mechanism, with the number of tasks that have this verdict. Sentences on tasks
+    without a run come last.
 
     Args:
         causal: False if the mechanism has no causal form, which is then the stated reason why it was not run on causal tasks.

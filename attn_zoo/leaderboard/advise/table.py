@@ -29,7 +29,7 @@ def use_cases(
 
     Args:
         transplant: content of a file that ``attn-zoo transplant`` wrote, as evidence on trained encoders; None for no evidence.
-        accept: largest acceptable loss against softmax, as in ``ACCEPT``.
+        accept: largest acceptable loss against softmax, in points or per cent (see ``ACCEPT``).
         recurrent: mechanisms with a recurrent form, the only ones recommended for little memory; None if they are not known.
 
     Raises:
@@ -43,7 +43,7 @@ def use_cases(
 
 
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
-    """Return a table with one row per answer, followed by notes that state when the table names a mechanism.
+    """Return a table with one row per answer, followed by notes on the conditions for naming a mechanism.
 
     Args:
         accept: largest acceptable loss against softmax, which the notes state.
@@ -81,7 +81,7 @@ def _lacking(answer: Answer) -> str:
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
-    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``, or empty text if it is None."""
+    """Return a difference from softmax as text, such as ``-1.2 ± 0.4 points``. If the difference is None, the text is empty."""
     return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 

@@ -1,4 +1,4 @@
-"""Leaderboard as one HTML page that works without a network and without other files.
+"""Leaderboard as one HTML page that works without internet access and without other files.
 
 The page holds records as compressed data. Its script writes their content as text, never as markup. Tabulator (folder
 ``tabulator``, MIT licence) draws the tables.

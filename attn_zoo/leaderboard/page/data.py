@@ -45,7 +45,7 @@ class Runs:
 
     Args:
         records_at: address of the records' folder relative to the page. With None, the page has no links to records.
-        numbers: number of each known environment, counted from 1. The environments of shown records are added in place.
+        numbers: number of each known environment, counted from 1. Environments of shown records are added to this mapping.
     """
 
     def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
