@@ -30,7 +30,7 @@ _SIZES = ("train", "valid", "test", "data_seed")
 
 def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     """Return a table of the runs that have no record yet, and of the core hours that they need. The table has one line per task and
-    mechanism; the sums stand below it.
+    mechanism; the last line states the sums.
 
     The time of a training step comes from earlier records, whatever machine they were made on (see ``step_seconds``). Validation on
     an example is assumed to take a third of the time of training on it. A run with ``budget.seconds`` is assumed to train for this

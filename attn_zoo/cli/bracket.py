@@ -100,8 +100,8 @@ def ranking(results: Results, cap: int) -> list[float]:
     - of rates that never reached 90 %, the one that ran for more steps comes first;
     - a rate with a higher score comes first.
 
-    Rates that also have a trial with a second seed are compared with each other by both trials: their successes are added, and
-    their steps and scores are averaged.
+    Rates with a trial of a second seed are ranked again among themselves, by both trials: how many failed, how many reached the
+    target score, and then the mean steps to 90 % and the mean score.
     """
     rates = {trial.rate for trial in results}
     firsts = _best_first({rate: [_furthest(rate, results)] for rate in rates}, results, cap)

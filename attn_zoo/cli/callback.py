@@ -73,7 +73,7 @@ class Watched:
         self._tell(lambda callback: callback.start(label, steps))
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Tell the progress display and the callback that ``step`` steps are done."""
+        """Tell the progress display and the callback how many steps are done."""
         self._shown.advance(step, loss, valid)
         self._tell(lambda callback: callback.advance(step, loss, valid))
 

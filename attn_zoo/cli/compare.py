@@ -105,8 +105,8 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
 
 
 def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the given records, and the records of the quickstart that come with the package. If a run has a record in both, only
-    the given record is returned."""
+    """Return the given records, and the records of the quickstart that come with the package. A quickstart record is left out if
+    a given record is of the same run."""
     anew = {record.run_id for record in records}
     shipped = Store(reference.packed_file("quickstart")).load()[0]
     return [*(record for record in shipped if record.run_id not in anew), *records]

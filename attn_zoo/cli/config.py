@@ -148,7 +148,7 @@ def store_groups() -> Mapping[str, str]:
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of the config in which each KEY=VALUE word has set its key. A word like
+    """Return a copy of the config with the values that the KEY=VALUE words state. A word like
     ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
 
     Raises:
@@ -243,7 +243,8 @@ def in_words() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """Return a message for an error of Hydra or OmegaConf. It names the wrong key or name, and the known ones."""
+    """Return a message for an error of Hydra or OmegaConf. If a key or name is unknown, the message lists the known keys or
+    names."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

@@ -110,7 +110,7 @@ def attempt(plan: Plan, job: Job) -> Outcome:
 
 
 def kind_of(settings: Settings) -> str | None:
-    """Return the name of the launcher that the settings select, or None if they select none."""
+    """Return the name of the launcher that the settings select, or None if no launcher is selected."""
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
@@ -178,8 +178,8 @@ def check_launch(settings: Settings) -> None:
 
 
 def at_once(settings: Settings) -> int:
-    """Return how many runs are executed at the same time on this machine. It is ``workers`` or, if that is not set, the number of
-    cores divided by ``threads``."""
+    """Return how many runs are executed at the same time on this machine: the setting ``workers`` or, by default, the number of
+    cores divided by the setting ``threads``, but at least 1."""
     from joblib import cpu_count
 
     return settings.workers or max(1, cpu_count() // settings.threads)

@@ -50,7 +50,11 @@ def describe(name: str) -> str:
 
 
 def listing(wide: bool = False) -> str:
-    """Return tables of all mechanisms, all tasks, and the plugins that failed. ``wide`` adds columns."""
+    """Return tables of all mechanisms, all tasks, and the plugins that could not be loaded.
+
+    Args:
+        wide: True to show all columns at full width.
+    """
     failures = registry.load_plugins()
     parts = [_attentions(wide), _tasks(wide)]
     if failures:

@@ -48,12 +48,17 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 
 def comes_of_an_interrupt(error: BaseException) -> bool:
-    """Return True if the error was caused by an interrupt. A library that is interrupted may raise an error of its own."""
+    """Return True if the error is a ``KeyboardInterrupt`` or was caused by it. An interrupted library may raise a different
+    error."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and comes_of_an_interrupt(behind))
 
 
 def say_interrupted(kept: str = "") -> int:
-    """Print that the command was interrupted, with ``kept``, a note on what is saved. Return the exit status 130."""
+    """Print that the command was interrupted, and return the exit status 130.
+
+    Args:
+        kept: note on what is saved, to be printed; may be empty.
+    """
     print(f"attn-zoo: interrupted{f'; {kept}; run the same command again to resume' if kept else ''}", file=sys.stderr)
     return 130

@@ -105,8 +105,8 @@ class Plan:
         return [job for job in self.jobs if not store.finished(job.run_id, job.tuning)]
 
     def missing(self) -> int:
-        """Return the number of runs without any record, not even of a failure. For a search it is 0, because its trials are drawn
-        later."""
+        """Return the number of runs without a record of a result or a failure. For a search, the number is 0, because trials are
+        drawn later."""
         store = Store(self.settings.records)
         return sum(not store.has(job.run_id) for job in self.jobs)
 

@@ -142,8 +142,8 @@ class RunProgress:
         self._work.__enter__()
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Show that ``step`` steps are done, with the training loss and the last validation score. Pretraining steps are negative
-        and count up to 0."""
+        """Show the number of steps done, the training loss and the last validation score. During pretraining, the number is
+        negative and counts up to 0."""
         if self._work is None:
             return
         if valid is not None:

@@ -91,7 +91,7 @@ def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
     records), or the file of a single record.
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: the path does not exist.
         RecordError: the file is not a complete record.
     """
     if path.is_dir() or is_packed(path):

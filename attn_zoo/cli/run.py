@@ -45,8 +45,8 @@ def run_command(words: Sequence[str]) -> int:
     """Check all runs that the words of the command line ask for, execute them, and print the leaderboard.
 
     Returns:
-        The exit status: 1 if a run ended without a score or workers died, otherwise 0. An unsupported run gives 1 only if it is the
-        only run of the command.
+        The exit status: 1 if a run ended without a score or workers died, otherwise 0. An unsupported run is ignored unless it is
+        the only run of the command.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -95,8 +95,8 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:
-    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. An unsupported run gives 1 only
-    if it is the only run."""
+    """Return the exit status of a command with these records: 1 if a run has no score, otherwise 0. An unsupported run is ignored
+    unless it is the only run."""
     outcomes = [record.status for record in records if record is not None]
     return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 

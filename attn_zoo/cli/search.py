@@ -68,8 +68,8 @@ class Study:
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Return the hyperparameter search that a command asks for.
 
-    The keys to search and their ranges come from the config. The command line takes precedence: a key with several values is
-    searched over them, and a key with one value is not searched.
+    The keys to search and their ranges come from the config. The command line takes precedence: if it states several values
+    for a key, these values are searched, and a key with one value is not searched.
 
     Args:
         base: specification of a run with all values that are not searched.
@@ -142,8 +142,8 @@ def trial_of(study: Study, record: RunRecord) -> Trial:
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Return the record of the best trial of a learning-rate search: of the trials at the best rate, the one with the most
-    steps."""
+    """Return the record of the best trial of a learning-rate search: the trial with the most steps among those with the best rate
+    and the first seed."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
     own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)

@@ -15,10 +15,11 @@ APART = 0.20
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None) -> int:
     """Return the number of seeds with which a mechanism must be trained on a task.
 
-    - Main mechanisms and controls (networks that cannot select tokens by content) start with five, and other mechanisms with three.
-    - Three becomes five if the best of the first three scores is above that of the best control by more than ``LEAVES``, or if no
-      control has a score.
-    - Five becomes ten if the highest and the lowest of the first five scores differ by more than ``APART``.
+    - Main mechanisms and controls (networks that cannot select tokens by content) start with five seeds, other
+      mechanisms with three.
+    - A mechanism with three seeds gets five if the best of its first three scores exceeds the score of the best control by more
+      than ``LEAVES``, or if no control has a score.
+    - A mechanism with five seeds gets ten if the highest and the lowest of its first five scores differ by more than ``APART``.
 
     Args:
         scores: validation scores of the first seeds, in the order of the seeds, from 0 to 1; 0 for a run without a score.

@@ -1,4 +1,4 @@
-"""Execution of a command in a child process. If a plugin ends this process, the command continues in a new one."""
+"""Execution of a command in a child process. If a plugin ends this process, the command continues in a new child process."""
 
 from __future__ import annotations
 

@@ -150,8 +150,9 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
 
 
 def unfolded(words: Iterable[Word]) -> list[Word]:
-    """Return one word per key: the last one given. A word like ``attention=linformer[projected_length=32]`` is split into one word
-    for the name of the mechanism and one per option. The words with names of the mechanism and the task come first.
+    """Return one word per key. If several words have the same key, the last word counts. A word like
+    ``attention=linformer[projected_length=32]`` is split into one word for the name of the mechanism and one per option. The words
+    with names of the mechanism and the task come first.
 
     Raises:
         ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice, with the
@@ -174,8 +175,8 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 def quote_rows(word: str) -> str:
     """Return the word KEY=VALUE with quotes around each mechanism that has more than a name, such as
-    ``linformer[projected_length=32]``. If an option has several values in the brackets, the mechanism is repeated once for each of
-    them. A word without such mechanisms is returned unchanged.
+    ``linformer[projected_length=32]``. If the brackets have several values for an option, the mechanism is repeated with each
+    value. Other words are returned unchanged.
 
     Raises:
         ValueError: a mechanism in the word is not written in the form NAME[OPTION=VALUE].

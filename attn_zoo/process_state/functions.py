@@ -54,7 +54,7 @@ _latest: dict[int, Members] = {}
 
 
 def copies() -> Copies:
-    """Return the loaded modules and their classes that plugins could change, each with a copy of its attributes."""
+    """Return the loaded modules that plugins could change, and their classes, each with a copy of its attributes."""
     found = []
     for place in _all_places():
         copied = _latest.get(id(place))
@@ -73,7 +73,7 @@ def same_functions(before: Copies, now: Copies) -> bool:
 
 
 def put_functions(before: Copies) -> None:
-    """Restore the functions, classes and constants that were replaced, removed or hidden since ``before`` was copied."""
+    """Restore the functions, classes and constants that were replaced, removed or hidden since the copy ``before`` was made."""
     for place, old in _differing(before):
         for name, value in _replaced(old, vars(place)).items():
             setattr(place, name, value)

@@ -66,10 +66,10 @@ def _until(point: Mapping[str, Any], flops_per_step: float | None) -> dict[str, 
 
 
 def is_flat(curve: Curve, warmup_steps: int) -> bool | None:
-    """Return True if the training loss fell by less than the share ``FLAT`` from the first to the last interval after the warm-up.
+    """Return True if the training loss fell by less than 2 % (``FLAT``) from the first to the last interval after the warm-up.
 
-    Each point of the curve has the mean loss of one interval: the steps since the previous point. If there are fewer than two
-    intervals, return None.
+    Each point of the curve has the mean loss of one interval: the steps since the previous point. If fewer than two intervals
+    follow the warm-up, or if the first or last loss is None, return None.
     """
     starts = [0, *(point["step"] for point in curve)]
     losses = [point["train_loss"] for start, point in zip(starts, curve, strict=False) if start >= warmup_steps]

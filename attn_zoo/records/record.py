@@ -1,6 +1,6 @@
 """Record of one run, finished or failed, and checks of the plain data from which it is made.
 
-Every reader makes records with ``whole_record``, so all commands show exactly the records that ``attn-zoo records verify`` accepts.
+All commands read records with ``whole_record``, so they show exactly the records that ``attn-zoo records verify`` accepts.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def check_shape(data: Mapping[str, Any]) -> None:
     """Check the types of all fields and the bounds of all numbers in a record's plain data, which must have the present schema.
 
     Raises:
-        RecordError: a field or number is wrong; the message names the first.
+        RecordError: fields or numbers are wrong; the message names the first.
     """
     for schema in (_Record, _Open):
         try:

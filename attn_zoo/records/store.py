@@ -38,7 +38,7 @@ CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """File that every reader leaves out, because it is not a record, or the record is damaged or edited."""
+    """File that is left out when records are loaded, because it is not a record, or the record is damaged or edited."""
 
     path: Path
     reason: str
@@ -143,7 +143,8 @@ class Store:
                 yield replace(record, source=own.relative_to(self.root).as_posix())
 
     def pack(self) -> Path:
-        """Write all records of the folder to one packed file, remove their own files, and return the path of the packed file.
+        """Write all records of the folder to one packed file, remove the files from which they were read, and return the path of
+        the packed file.
 
         Files that are not complete records stay, and so do files that a process is still writing.
 
@@ -219,9 +220,8 @@ class Store:
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
         """Return a record that makes the run ``run_id`` unnecessary, or None if the run must be done.
 
-        The record must have the same run id. It must be final or a trial of a search, because trials are never repeated. It must
-        belong to the same search as the run, with the same role (trial, or run with the best settings). For a run outside any
-        search, the record must also be outside.
+        The record must have the same run id. It must be final or a trial of a search, because trials are never repeated. The run
+        and the record must belong to no search, or to the same search with the same role (trial, or run with the best settings).
 
         Args:
             tuning: search to which the run belongs, and its role in it; None for a run outside any search.
@@ -236,7 +236,7 @@ class Store:
         return self.find(run_id, tuning) is not None
 
     def has(self, run_id: str) -> bool:
-        """Return True if the folder has a record of the run ``run_id``, even of a failure."""
+        """Return True if the folder has a record of the run ``run_id``, finished or failed."""
         return next(self._recorded(run_id), None) is not None
 
     def clear_leftovers(self) -> None:
@@ -273,7 +273,8 @@ class Store:
                 yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
-        """Return a context that yields True if this process claimed the run ``run_id``, and False if another process has."""
+        """Return a context that yields True if this process claimed the run ``run_id``, and False if another process had claimed
+        it."""
         return claimed(self.claim_path(run_id))
 
     def claim_path(self, run_id: str) -> Path:

@@ -60,7 +60,7 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
     not part of the digest, so a search can be continued.
 
     Args:
-        space: values to try for each key, which is ``attention.OPTION`` or ``budget.FIELD``.
+        space: values to try for each key. The keys have the form ``attention.OPTION`` or ``budget.FIELD``.
 
     Raises:
         KeyError: the spec lacks a key.
@@ -79,7 +79,8 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """Return the trials of a hyperparameter search among the records, each once, sorted by index."""
+    """Return the trials of a hyperparameter search among the records, sorted by index. If a trial has several records, return
+    the first."""
     trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:

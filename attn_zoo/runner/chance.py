@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
-    """Return the states of the random generators that a run on ``device`` uses: the CPU's and, on a GPU, also the GPU's."""
+    """Return the states of the random generators that a run on ``device`` uses: those of the CPU and, on a GPU, also those of
+    the GPU."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

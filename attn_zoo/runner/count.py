@@ -48,15 +48,16 @@ def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """Return the counted costs of a run's network for one example of full length, without padding:
 
-    - ``flops_per_example`` (forward) and ``training_flops_per_example`` (forward and backward), for ``counted_implementation``;
+    - ``flops_per_example`` (forward) and ``training_flops_per_example`` (forward and backward), for the implementation
+      that ``counted_implementation`` names;
     - ``pretraining_flops_per_example`` (``count_pretraining``), if the run has pretraining;
-    - ``activation_bytes_per_example``: bytes that autograd saves for a training batch, without the loss, divided by the number of
-      examples;
+    - ``activation_bytes_per_example``: bytes that autograd saves for a training batch, except those of the loss, divided by the
+      number of examples;
     - the counts of ``count_mechanisms``.
 
-    Activation bytes are left out if they may differ from those of the run. They are counted in fp32, without dropout (whose masks
-    differ by device), if the run's ``implementation`` is ``eager``, ``tiled`` or, on a CPU, ``sdpa``. A count that depends on more
-    than shapes is left out too.
+    Activation bytes are left out if they may differ from those of the run. They are counted only if the run is in fp32, without
+    dropout (whose masks differ by device), and ``implementation`` is ``eager``, ``tiled`` or, on a CPU, ``sdpa``. Counts that
+    depend on more than shapes are left out too.
     """
     budget = Budget(batch_size=spec.budget.batch_size, pretrain_steps=min(1, spec.budget.pretrain_steps))
     same = replace(spec, seed=1, task_options={}, budget=budget)  # runs with other seeds and learning rates have the same counts

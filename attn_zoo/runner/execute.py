@@ -69,7 +69,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
 
     Raises:
         UnknownNameError: the mechanism, the task, an option or the implementation is unknown.
-        ValueError: an option, size, device or precision is out of its range, or the network has too few layers for its hybrid.
+        ValueError: an option, size, device or precision is out of its range, or the network has fewer layers than its hybrid
+            needs.
     """
     task_entry = task_card(spec.task)
     check_seed(spec.seed)

@@ -1,4 +1,5 @@
-"""Facts from the cards of mechanisms and tasks. Each record has a copy, so tables can be made without the mechanisms and tasks."""
+"""Facts from the cards of mechanisms and tasks. Each record has a copy of these facts, so tables can be made without the
+mechanisms and tasks."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Meter:
     def update(
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
-        """Add the counts of more answers."""
+        """Add the counts of further answers to the sums."""
         counts = [float(count) for count in self._count(scores, labels)]
         self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
@@ -193,8 +193,8 @@ def measure_of(name: str, spec: TaskSpec) -> Measure:
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
-    """Return the outputs of a network for a batch, and their labels. There is one output for each example or, if the task labels
-    positions, for each scored position."""
+    """Return the outputs of a network for a batch, and their labels. There is one output for each example or, if the labels
+    belong to positions, for each scored position."""
     asked = scored(batch.labels)
     if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
@@ -262,8 +262,8 @@ def evaluate_parts(
 def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
     """Return the chance level: the test score of always giving the constant answer that fits the training labels best.
 
-    For ``classification``, the constant answer gives each class its frequency among the training labels as probability. For
-    ``multi_label``, it is the set of the k most frequent classes, for the k with the best score on the training labels. For
+    For ``classification``, the constant answer is the frequency of each class among the training labels, as a probability. For
+    ``multi_label``, it is the set of the k most frequent classes, with the k that has the best score on the training labels. For
     ``regression``, it is the mean training label.
     """
     train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]

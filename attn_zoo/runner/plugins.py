@@ -13,8 +13,8 @@ from attn_zoo.rows import row_of
 
 
 def changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences about the settings of the process that a run's plugins changed: during their import, and during the run
-    (``changed``). A warning is issued about the settings in ``changed``."""
+    """Return sentences about the settings of the process that a run's plugins changed, during their import or during the run.
+    Settings that changed during the run (``changed``) also cause a warning."""
     entries: list[AttentionCard | TaskCard] = [*(card(part.attention) for part in row_of(spec).parts()), task_card(spec.task)]
     plugins = [entry for entry in entries if not entry.origin.startswith("attn_zoo.")]
     said = [words for entry in plugins for words in changes_outside_runs(entry)]

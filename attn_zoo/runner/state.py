@@ -83,7 +83,8 @@ class BatchSource(Iterator[Batch]):
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """Restore a state that ``state`` returned. If ``at`` is 0 (no epoch has begun), the next batch begins one."""
+        """Restore what ``state`` returned: the states of the generators, and the position ``at`` in the epoch. At position 0, the
+        next batch begins an epoch."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0
@@ -94,7 +95,7 @@ class BatchSource(Iterator[Batch]):
 
 @dataclass
 class Training:
-    """Training in progress: model, optimiser, data and results after ``step`` steps."""
+    """Training in progress: model, optimiser, data and results after a number of steps (``step``)."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

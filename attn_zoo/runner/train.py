@@ -31,12 +31,18 @@ class Progress(Protocol):
     """Observer of a training loop, such as a progress bar."""
 
     def start(self, label: str, steps: int) -> None:
-        """Note that a run of ``steps`` steps begins. The text ``label`` names the run."""
-
-    def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Note that ``step`` steps are done. During pretraining, ``step`` is minus the number of pretraining steps that are left.
+        """Note that a run begins.
 
         Args:
+            label: name of the run.
+            steps: number of steps of the run.
+        """
+
+    def advance(self, step: int, loss: float, valid: float | None) -> None:
+        """Note the progress of the run.
+
+        Args:
+            step: number of steps done. During pretraining, it is minus the number of pretraining steps that are left.
             loss: training loss of the step.
             valid: validation score after the step; None if there was no validation.
         """

@@ -61,8 +61,12 @@ def _matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """Return three results for one head: properties of the effective attention matrix A of a mechanism as a dictionary for JSON, A
-    itself, and softmax's attention matrix on the same inputs. For values V, the output of the mechanism is A V."""
+    """Return three results for one head, from the same inputs:
+
+    - properties of a mechanism's effective attention matrix A (for values V, the output is A V), as a dictionary for JSON;
+    - the matrix A;
+    - softmax's attention matrix.
+    """
     layers, inputs = inputs_of(parsed)
     for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
         if getattr(parsed, option) >= there:

@@ -66,8 +66,10 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
     """Return the cumulative singular values of the attention matrices of every head in a model, averaged over all sequences.
 
     Args:
-        index: how many of the largest singular values ``summary`` will add up. If a matrix has fewer, an error is raised after the
-            first batch. None skips this check.
+        index: how many of the largest singular values ``summary`` will add up; None for no check.
+
+    Raises:
+        ValueError: ``index`` is less than 1, or a matrix has fewer singular values; raised after the first batch.
     """
     average = SpectrumAverage()
     for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
