@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class Kit(pytest.Collector):
-    """Node of pytest's tree that holds all conformance tests, as a file holds its tests."""
+    """Node of pytest's tree that contains all conformance tests, as a file contains its tests."""
 
     def collect(self) -> list[pytest.Item]:
         """Return no items, because the tests are created together with this node."""

@@ -184,12 +184,12 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
     """The implementation is as accurate as ``eager``. An error is the distance of an output or gradient from that of ``eager`` in
     float64.
 
-    In float32, the error of the implementation is at most twice the error of ``eager``, plus a few roundings. If it is larger, the
-    error of ``eager`` is also measured at eight copies of the inputs, in which each number is changed by one rounding. The largest
-    error of ``eager`` then sets the limit.
+    In float32, the error of the implementation is at most twice the error of ``eager``, plus a few roundings. If the error is
+    larger, that of ``eager`` is also measured at eight copies of the inputs, in which each number is changed by one rounding. The
+    largest error of ``eager`` then sets the limit.
 
-    If the kernels multiply in 16 bits only, the limit comes from ``eager`` in float64. Each number of its inputs is changed by one
-    rounding of 16 bits. The permitted error is twice the resulting change, plus a few roundings.
+    If the kernels multiply matrices in 16 bits only, the limit comes from a second call of ``eager`` in float64, with each input
+    number changed by one rounding of 16 bits. The permitted error is twice the resulting change, plus a few roundings.
     """
     worst = 0.0
     few = _geometries(subject)
@@ -267,7 +267,7 @@ def _error(found: Tensor, want: Tensor) -> float:
 @attention_check("variant")
 def compressing_first_agrees(subject: Subject) -> None:
     """If a mechanism can compress the tokens to fewer positions before projecting them to keys and values, the output is the same
-    as if it compressed after projecting. The compression takes the FLOPs that the mechanism's method ``compression_flops``
+    as if it compressed after projecting. The FLOPs of the compression equal those that the mechanism's method ``compression_flops``
     states."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

@@ -123,8 +123,8 @@ def _opposed(request: Request) -> Request:
 
 
 def cuts(length: int) -> list[int]:
-    """Return the positions at which the future begins in tests of ``length`` positions: near both ends, in between, and at and next
-    to powers of two."""
+    """Return the positions at which the future begins in tests of ``length`` positions: near both ends, in between, and at powers
+    of two or next to them."""
     return sorted({cut for cut in (*CUTS, length // 3, length // 2, length - 1) if 0 < cut < length})
 
 

@@ -30,11 +30,11 @@ the first triple that fits a failure."""
 
 
 def likeliest_cause(failures: Sequence[Result]) -> str:
-    """Return a sentence that names the fault behind most failures, or an empty text if there are few failures or no known fault
-    fits.
+    """Return a sentence that names the likeliest cause of the failures, or an empty text if there are fewer than three failures or
+    no cause is found.
 
     If the plugin raises an exception at the same line of code in at least half of the failures, and in at least three, this
-    exception is named. Otherwise, the cause of the first triple in ``CAUSES`` that fits a failure is named.
+    exception is named. Otherwise, the first of the known faults in ``CAUSES`` that fits a failure is named.
     """
     if len(failures) < MANY:
         return ""

@@ -27,8 +27,8 @@ INPUTS = ("query", "key", "value")
 
 @attention_check("card")
 def card_is_complete(subject: Subject) -> None:
-    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. Its
-    field ``reads`` contains ``value``, and may contain ``query`` and ``key`` but nothing else."""
+    """The card has all its texts. Its options have defaults of plain types, and its variants (sets of options) can be built. The
+    field ``reads`` names the inputs that the mechanism uses: ``value``, and possibly ``query`` and ``key``."""
     card = subject.card
     for name in ("name", "title", "paper", "equation"):
         require(str(getattr(card, name)).strip(), f"the card's {name} is empty")

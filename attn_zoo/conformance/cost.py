@@ -36,8 +36,8 @@ FLOAT_BYTES = 4
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The FLOPs on the card equal those that PyTorch counts, for the forward pass and, if they are stated, for the backward pass.
-    The number of parameters on the card equals that of the module. Two examples take at most twice the FLOPs of one."""
+    """The FLOPs that the card states for the forward pass, and optionally for the backward pass, equal those that PyTorch counts.
+    The number of parameters on the card equals that of the module. Two examples need at most twice the FLOPs of one."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
@@ -97,14 +97,14 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """Compute how many numbers a recurrent state must store at least, and on which inputs it depends.
+    """Compute how many numbers a recurrent state must store at least, and on which past inputs later outputs depend.
 
     Args:
         built_for: number of keys that the mechanism is built for.
 
     Returns:
-        The rank of the Jacobian of ``LATER`` outputs with respect to the ``READ`` tokens before them, and the names of the inputs
-            whose Jacobian is not zero.
+        The rank of the Jacobian of outputs at ``LATER`` positions with respect to tokens at the ``READ`` positions before them, and
+            the names of the inputs whose Jacobian is not zero.
     """
     module = subject.build(subject.geometry(built_for, heads=1, head_dim=4, causal=True))
     total = max(built_for, READ + LATER)
@@ -155,10 +155,11 @@ def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O of time states, and the amount of numbers written to memory grows no faster.
+    """FLOPs grow with the length at the rate that the card's big-O of time states. The amount of numbers written to memory grows no
+    faster.
 
     If the card states the cost of an implementation other than ``eager``, such as ``tiled``, FLOPs and written numbers of ``eager``
-    grow no faster than the card's big-O of time either.
+    also grow no faster than this big-O.
     """
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     remarks = []
@@ -265,9 +266,9 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 def exponent(sizes: Sequence[int], ratio: int) -> float:
     """Return the exponent p of a power law n^p that is fitted to sizes at three lengths n.
 
-    The exponent is fitted to the two differences between neighbouring sizes, in which a constant term cancels. If the exponent of
-    the first and the third size alone is smaller, or if the second size is not larger than the first, that exponent is returned. If
-    the third size is not larger than the second, the result is 0.
+    One exponent is fitted to the two differences between neighbouring sizes, in which a constant term cancels. Another exponent is
+    fitted to the first and the third size. The smaller exponent is returned. If the second size is not larger than the first, the
+    differences are not used. If the third size is not larger than the second, the result is 0.
 
     Args:
         sizes: three sizes, such as numbers of FLOPs.

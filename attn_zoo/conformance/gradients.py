@@ -81,8 +81,9 @@ def every_position_counts_at_every_size(subject: Subject) -> None:
     """At every tested length from 63 on, each position of each input and additional input (stream) gets a gradient in at least one
     of several random draws.
 
-    In causal attention, only values must get a gradient, from the second position to three quarters of the length. Early queries
-    may see a single key, and few queries see late keys.
+    In causal attention, this rule applies to values only, from the second position to three quarters of the length, because early
+    queries may see a single key, and few queries see late keys. At positions that see a single value, queries, keys and streams are
+    exempt.
     """
     for geometry in subject.sized(shortest=min(BORDERS)):
         module = subject.build(geometry)
@@ -221,8 +222,8 @@ def outputs_follow_their_own_queries(subject: Subject) -> str:
 
 @attention_check("implementation")
 def gradients_follow_dropout(subject: Subject) -> None:
-    """In training with dropout, each gradient of an input equals the slope of the outputs under the same seed. A backward pass that
-    recomputes weights must therefore drop the same weights as the forward pass."""
+    """In training with dropout, gradients with respect to inputs equal slopes of the outputs, measured under the same seed. A
+    backward pass that recomputes weights must therefore drop the same weights as the forward pass."""
     names = subject.dropouts()
     if not names or subject.dtype is not torch.float64:
         raise NotApplicable("this check needs an option for dropout and inputs in float64")

@@ -35,11 +35,11 @@ class NotApplicable(SkipTest):
 
 
 class Partly(str):
-    """Remark of a check that passed but did not test everything. Reports print this kind of remark only."""
+    """Remark of a check that passed but did not test everything. Reports print only remarks of this class."""
 
 
 def require(holds: object, message: str) -> None:
-    """Raise ``Violation`` with ``message`` if the condition ``holds`` is false. Unlike ``assert``, this function also works under
+    """Raise ``Violation`` with ``message`` unless the argument ``holds`` is true. Unlike ``assert``, this function also works under
     ``python -O``.
     """
     if not holds:

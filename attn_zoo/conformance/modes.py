@@ -167,8 +167,8 @@ def conversions_reach_everything(subject: Subject) -> None:
 
 @attention_check("variant")
 def shapes_flow_outside_a_device_context(subject: Subject) -> None:
-    """A module that was moved to PyTorch's meta device runs without ``with torch.device("meta")``, with and without a mask. It must
-    therefore create its tensors on the device of its inputs."""
+    """A module that was moved to PyTorch's meta device runs outside the context ``torch.device("meta")``, with and without a mask.
+    The module must therefore create tensors on the device of its inputs."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6)

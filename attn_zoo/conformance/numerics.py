@@ -79,8 +79,8 @@ def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> T
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
     """At every tested size, outputs and gradients in float32 are close to those in float64, and those in 16-bit dtypes are finite.
-    The error of outputs in 16 bits is at most a few times the error that rounding inputs and parameters to 16 bits causes in
-    float64."""
+    The error of 16-bit outputs is at most a few times the error of float64 outputs for which inputs and parameters were rounded to
+    16 bits."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)

@@ -100,8 +100,8 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """If the card declares ``any_length`` or ``shorter``, one or two padded positions on the right do not change the other
-    outputs. If the card declares ``shorter``, this also holds if most positions are padded."""
+    """If the card declares ``any_length`` or ``shorter``, one or two padded positions on the right do not change the outputs at the
+    other positions. If the card declares ``shorter``, this also holds if most positions are padded."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):

@@ -63,12 +63,12 @@ class Remaining:
         self._since = clock()
 
     def begin(self, done: Sequence[Result]) -> None:
-        """Record that the next case begins now. ``done`` are the results so far."""
+        """Record that the next case begins now. The argument ``done`` lists the results so far."""
         self._done, self._since = tuple(done), self._clock()
 
     def seconds(self) -> float | None:
-        """Return the estimate in seconds. Return None if no case is left, if too few have ended, or if the present case takes far
-        longer than expected."""
+        """Return the estimated seconds until the last case ends. Return None if no case is left, too few cases have ended, or the
+        present case takes far longer than expected."""
         known = [result for result in self._done if result.status != "skipped" and result.case.check not in APART]
         usual = sum(_usual(result.case) for result in known)
         left = self._cases[len(self._done) :]

@@ -159,8 +159,8 @@ def require_like_queries(request: Request, out: Tensor, where: str) -> None:
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:
-    """Return the outputs. If queries and keys are the same tensor, set the outputs of padded queries, which are undefined, to
-    zero."""
+    """Return the outputs. If queries and keys are the same tensor, outputs of padded queries are undefined, so a copy with zeros in
+    their place is returned."""
     if request.shared and request.key_valid is not None:
         return out.masked_fill(~request.key_valid[:, None, :, None], 0)
     return out
@@ -180,8 +180,8 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Return the output of a call, and the gradients of its weighted sum with respect to every input, stream and trainable
-    parameter. A gradient that does not exist is returned as zeros.
+    """Return the output of a call, and the gradients of a weighted sum of the output with respect to every input, stream and
+    trainable parameter. A gradient that does not exist is returned as zeros.
 
     Args:
         call: function that is called instead of ``module``, if given.

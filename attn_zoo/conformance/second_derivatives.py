@@ -38,8 +38,8 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
     differences of the outputs of ``eager``. If derivatives are unsupported, requesting them raises an error that names
     ``implementation="eager"``.
 
-    The loss is a weighted sum of the outputs or of their squares. Derivatives are taken with respect to all inputs (including
-    streams), parameters and weights together, to the inputs only, and to each input and parameter alone.
+    The loss is a weighted sum of the outputs or of their squares. Derivatives are taken with respect to all tensors together
+    (inputs including streams, parameters, weights of the sum), to the inputs only, and to each input and parameter alone.
 
     ``backward`` and ``grad`` with ``create_graph=True`` are tested, also with batched gradients and under gradient checkpointing.
     ``torch.autograd.functional``, ``torch.autograd.forward_ad`` and ``torch.func`` are tested too.

@@ -54,8 +54,8 @@ class Sizes:
         return self.all[-1].length
 
     def of_variant(self, variant: str) -> tuple[Size, ...]:
-        """Return the sizes for a variant (a set of options): all sizes below 63 tokens, ``blocks``, and two lengths of ``BORDERS``,
-        one near 64 and one near 128. The name of the variant decides which two.
+        """Return the sizes for a variant (a set of options): all sizes below 63 tokens, the size at length ``Sizes.blocks``, and
+        two sizes at lengths in ``BORDERS``, one near 64 and one near 128. The variant's name decides which two.
         """
         digest = hashlib.sha256(f"{self.entry} {variant} {self.version}".encode()).digest()
         half = len(BORDERS) // 2
@@ -70,7 +70,8 @@ class Sizes:
 
 @lru_cache
 def drawn_sizes(entry: str) -> Sizes:
-    """Return the sizes for the checks of a mechanism, drawn from its name and the version of attn-zoo."""
+    """Return the random sizes for the checks of a mechanism. The seed depends on the mechanism's name and the version of
+    attn-zoo."""
     number = version("attn-zoo")
     digest = hashlib.sha256(f"{entry} {number}".encode()).digest()
     dice = random.Random(int.from_bytes(digest[:8], "big"))

@@ -44,8 +44,8 @@ def building_follows_the_seed(subject: Subject) -> None:
 
 @attention_check("implementation")
 def state_dict_restores_the_output(subject: Subject) -> None:
-    """If a module loads the state dict of a module that was built under another seed, both give the same output. The state dict
-    must therefore contain everything that is drawn when a module is built."""
+    """If a module loads the state dict of a module that was built under another seed, the two modules give the same output. The
+    state dict must therefore contain everything that is drawn when a module is built."""
     module, other = subject.build(seed=1), subject.build(seed=2)
     _disturb(module)
     other.load_state_dict(module.state_dict(), strict=True)

@@ -50,8 +50,8 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the inputs: float64 on a CPU. On other devices, and for kernels that multiply in one dtype only, it is
-        ``single``."""
+        """Dtype of the inputs: float64 on a CPU. On other devices, and for kernels that multiply matrices in one dtype only, the
+        dtype is ``Subject.single``."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
@@ -66,8 +66,8 @@ class Subject:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference from an expected result that rounding alone explains, relative to the largest number in the expected
-        result."""
+        """Largest permitted rounding error of a result: its difference from the expected numbers, divided by the largest expected
+        number."""
         return {torch.float64: 1e-9, torch.float32: 3e-5}.get(self.dtype, HALF)
 
     @property
@@ -95,8 +95,8 @@ class Subject:
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """Return a small geometry with equal numbers of queries and keys. If ``causal`` is None, it is bidirectional, unless the
-        implementation supports causal geometries only."""
+        """Return a small geometry with equal numbers of queries and keys. If ``causal`` is None, the geometry is bidirectional,
+        unless the implementation supports causal geometries only."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
@@ -116,8 +116,8 @@ class Subject:
         return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Return the mechanism for a geometry. Return None if the mechanism does not support the geometry, and the number of
-        queries or keys is below ``Subject.length``.
+        """Return the mechanism for a geometry. Return None if the geometry is unsupported and short: the number of queries or the
+        number of keys is below ``Subject.length``.
 
         Raises:
             UnsupportedError: an unsupported geometry has at least ``Subject.length`` queries and keys.
@@ -258,7 +258,7 @@ class Subject:
 @torch.no_grad()
 def move_parameters(module: Attention, distance: float) -> Attention:
     """Change the trainable parameters of ``module`` in place by random amounts of alternating sign, and return the module. The
-    amounts are about ``distance`` times the root mean square of a parameter, or times 0.5 if that is larger."""
+    amounts are about ``distance`` times the root mean square of a parameter. A root mean square below 0.5 is replaced by 0.5."""
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.numel():
@@ -271,8 +271,8 @@ def move_parameters(module: Attention, distance: float) -> Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCheck:
-    """Check that every mechanism must pass. ``contract`` is the rule that it tests, as a sentence, and ``prove`` is the function
-    that tests it."""
+    """Check that every mechanism must pass. The field ``contract`` is the tested rule as a sentence, and ``prove`` is the function
+    that tests the rule."""
 
     name: str
     contract: str
@@ -328,7 +328,7 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Return a device on which an implementation can run, and None. If there is no device, return None and the reason.
+    """Return a pair: a device on which an implementation can run, and None. If no such device is found, return None and the reason.
 
     Args:
         device: device to use. None means the CPU if the implementation can run on it, otherwise a GPU.

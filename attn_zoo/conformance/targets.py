@@ -26,7 +26,7 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
     Raises:
         UnknownNameError: a target has an unknown name.
         ValueError: a module or file cannot be imported or holds no card. A target with an unknown name also raises this error if a
-            plugin failed to load.
+            plugin, which may define the name, failed to load.
         FileNotFoundError: there is no such file.
     """
     found = [card for target in targets for card in ([target] if isinstance(target, Card) else _named(target))]

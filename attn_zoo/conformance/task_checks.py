@@ -112,7 +112,7 @@ def splits_are_disjoint(task: Task) -> str:
 @task_check
 def labels_fit_the_spec(task: Task) -> str:
     """Labels have the kind and shape that the task's ``spec`` states. Every split has a scored label. If labels belong to
-    positions, every example has one.
+    positions, every example has a scored label.
 
     The train split has every class, unless the metric is perplexity. The valid and test splits have more than one class. In
     regression, each number of a label varies in the train split.
@@ -301,7 +301,7 @@ def examples_are_reproducible(task: Task) -> str:
 @task_check
 def another_process_agrees(task: Task) -> None:
     """A new process with a different hash seed, which changes the order of Python sets, computes the same digests (hashes) of the
-    examples."""
+    examples as the present process."""
     if task.options != type(task.options)():
         raise NotApplicable("this check runs with the default options only, because it takes seconds")
     try:

@@ -1,4 +1,5 @@
-"""Checks beyond the variants (sets of options on a card): with moved parameters, and with other values of options."""
+"""Checks beyond the variants (sets of options) on a card: with random changes of the parameters, and with other values of
+options."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ def _values(subject: Subject, name: str) -> Iterable[Any]:
 
 
 def values(now: Any) -> Iterator[Any]:
-    """Yield other values to try for an option with the value ``now``, chosen by its type. Yield none for text, because the type
-    does not say which texts are allowed."""
+    """Yield values to try for an option in place of its present value (``now``), chosen by the type of this value. Yield none for
+    text, because the type does not say which texts are allowed."""
     if isinstance(now, bool):
         yield not now
     elif isinstance(now, Enum):

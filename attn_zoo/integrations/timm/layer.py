@@ -35,8 +35,8 @@ class Settings:
 
 
 class BoundType(type):
-    """Metaclass of the classes that ``attention_layer`` returns. These classes cannot be imported by name, so pickle stores their
-    ``Settings`` and builds them again.
+    """Metaclass of the classes that ``attention_layer`` returns. These classes cannot be imported by name, so pickle stores the
+    ``Settings`` of a class and builds the class again.
     """
 
 
@@ -297,7 +297,7 @@ def attention_layer(
     Raises:
         UnknownNameError: there is no such mechanism, or it has no such option.
         ValueError: an option is out of its range.
-        UnsupportedError: the card does not declare ``causal``, or ``name`` is a hybrid.
+        UnsupportedError: ``causal`` is True but the card does not declare it, or ``name`` is a hybrid.
     """
     if "+" in name:
         raise UnsupportedError(

@@ -16,7 +16,7 @@ def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causa
 
     A boolean ``attn_mask`` is True at visible keys. An additive ``attn_mask`` is 0 at visible keys, and -inf or the lowest number
     of its dtype at hidden keys. ``attn_mask`` must hide the same keys from every query, with two exceptions. It may hide more keys
-    from padding, as timm's masks for images of several sizes (NaFlex) do. If ``causal``, it may hide later keys.
+    from padding, as timm's masks for images of several sizes (NaFlex) do. If ``causal`` is True, it may hide later keys.
 
     If the mask is additive or has a head or query axis, its values are checked, which synchronises a GPU.
 

@@ -52,7 +52,7 @@ def replacements_of(config: Any) -> list[Replacement]:
     """Return the replacements in a configuration, in the order in which they were made.
 
     Raises:
-        UnsupportedError: this version of attn-zoo cannot read the layout.
+        UnsupportedError: this version of attn-zoo cannot read the layout of the stored replacements.
     """
     description = _read(config)
     try:

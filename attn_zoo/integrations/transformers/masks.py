@@ -38,7 +38,7 @@ def key_mask(
         config: configuration of the model.
         attention_mask: mask that is zero or False for padding.
         local_size: width of a window. It must be None, because windows are unsupported.
-        **rest: arguments for other implementations, which are ignored.
+        **rest: further arguments of transformers, which are ignored.
 
     Returns:
         True for each real key, or None if all keys are real.

@@ -98,8 +98,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """Return the cache layer for the recurrent state of attention module number ``at``. Create it if the cache has no keys for this
-    module.
+    """Return the cache layer for the recurrent state of the attention module with index ``at``. Create the layer if the cache has
+    no keys for this module.
 
     Returns:
         The layer, or None if the cache already holds keys and values of this module, or has a fixed size.
