@@ -60,10 +60,12 @@ class Growth(Timed, AttentionRows):
                 own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
                 rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
         grid = found.grid
+        taken = {cell.subject.implementation for cell in found.cells if cell.subject and ":" not in cell.label}
         said = (
-            f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
-            "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
-            f"memory is the peak that PyTorch allocated during a step. {conditions(found)}"
+            f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}. The "
+            f"implementation is {' or '.join(sorted(taken))} unless the name of a row gives another. Each mechanism is measured in "
+            "a separate process. ~ marks unstable values. The exponent is the slope of log(time) over log(length), fitted by least "
+            f"squares. The peak is the memory that PyTorch allocated during a step. {conditions(found)}"
         )
         return joined(found, table(head, rows, format, left=(0, 1)), failures(found.cells.values(), KINDS), said)
 
