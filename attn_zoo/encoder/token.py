@@ -34,14 +34,14 @@ class Block(nn.Module):
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """Return the tokens after this block. ``key_valid`` is True for real tokens. If ``remembered`` (the result of ``remember``)
-        is given, the block uses its keys and values, and ignores ``key_valid``.
+        is given, the block uses the keys and values in it, and ignores ``key_valid``.
         """
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Return the keys and values of these tokens, for ``remembered`` in later calls."""
+        """Return the keys and values of these tokens, for the argument ``remembered`` of later calls."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
@@ -52,7 +52,7 @@ class TokenEncoder(nn.Module):
     et al. 2023, arXiv:2305.19466).
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018, arXiv:1807.03819),
-    without halting. Differs: positions are added once, before the first application. No embedding marks the number of the
+    without halting. Differs: position embeddings are added once, before the first application. No embedding marks the number of the
     application.
 
     Args:
@@ -71,8 +71,8 @@ class TokenEncoder(nn.Module):
             hybrid, see ``attn_zoo.rows``.
 
     Raises:
-        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` has another value, or a hybrid names more
-            mechanisms than there are layers with separate weights.
+        ValueError: ``reuse_keys`` is set without ``shared_weights``, ``positions`` is neither ``learned`` nor ``none``, or a hybrid
+            names more mechanisms than there are layers with separate weights.
         UnsupportedError: ``reuse_keys`` is set, but queries and keys of the mechanism share one projection.
     """
 
@@ -217,8 +217,8 @@ class PositionClassifier(nn.Module):
 
     Args:
         classes: number of classes.
-        encoder: encoder of another classifier. Training either classifier then changes this encoder. The vector of its class
-            token is ignored. None builds an encoder without a class token from the remaining arguments.
+        encoder: encoder of another classifier. Training either classifier then changes this encoder. The vector of the class token
+            is ignored. If None, the remaining arguments define a new encoder without a class token.
     """
 
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:

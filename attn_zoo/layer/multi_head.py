@@ -175,8 +175,8 @@ class MultiHeadAttention(Projections):
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Set each stream (extra projection of the mechanism) to a copy of the projection that its ``starts_as`` names. Call this
-        after loading weights that lack the streams.
+        """Set each stream (extra projection of the mechanism) to a copy of the projection that the stream's ``starts_as`` names.
+        Call this after loading weights that lack the streams.
         """
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
@@ -226,7 +226,8 @@ class MultiHeadAttention(Projections):
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Return the keys, values and streams of a context, so that any number of calls with ``remembered`` can use them.
+        """Return the keys, values and streams (extra inputs) of a context. Any number of later calls can use them through the
+        argument ``remembered``.
 
         ``layer(tokens, remembered=layer.remember(tokens))`` equals ``layer(tokens)``. Gradients flow through the cached tensors.
 
@@ -337,7 +338,9 @@ class MultiHeadAttention(Projections):
         return f"dim={self.dim}, order={self.order.value}"
 
     def set_order(self) -> None:
-        """Choose whether tokens are projected or compressed first. Call this again after changing a map along the length."""
+        """Choose whether tokens are projected or compressed first. Call this again after changing how keys and values are
+        compressed.
+        """
         self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:

@@ -19,7 +19,7 @@ class Order(Enum):
 
 
 def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
-    """Return the order ``asked`` or, if it is ``auto``, the order with fewer FLOPs.
+    """Return ``asked`` or, if ``asked`` is ``auto``, the order with fewer FLOPs.
 
     ``source_dim`` is the width of the tokens before they are projected to keys and values. ``auto`` means ``project_first`` if the
     mechanism cannot compress tokens, or if its implementation is ``definition``.

@@ -1,4 +1,6 @@
-"""Stacks of attention layers with the same mechanism. They can share maps along the length, or have different options."""
+"""Stacks of attention layers with the same mechanism. The layers can share the maps that compress the length, or have different
+options.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def join_layers(model: nn.Module) -> None:
 
     Raises:
         ValueError: an option has values for another number of layers than the model has, or ``model`` is not an nn.Module.
-        UnsupportedError: layers that share maps are built differently, or share maps with another stack already.
+        UnsupportedError: layers that share a projection along the length are built differently, or share it with another stack
+            already.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be an nn.Module; got a {type(model).__name__}")

@@ -69,7 +69,7 @@ def check_layer_state(name: str, state: object, tokens: Float[Tensor, "batch n d
         reach: number of earlier tokens that the short convolution reads.
 
     Raises:
-        ValueError: there is no token, or the state has another type, shape, dtype or device.
+        ValueError: there is no token, or the type, shape, dtype or device of the state is wrong.
     """
     if tokens.shape[1] == 0:
         raise ValueError(f"{name}: step() must get at least one token; got none")

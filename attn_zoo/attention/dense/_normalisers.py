@@ -34,7 +34,7 @@ the product of Σ p - 1 and the slope of Σ p by four or more.
 def entmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """Return α-entmax over the entries of the last axis that are ``allowed``. A row without such entries gets zeros.
+    """Return α-entmax over the entries of the last axis for which ``allowed`` is True. A row without such entries gets zeros.
 
     ``allowed`` broadcasts against ``scores``. None allows all entries. Everything is computed in float32 or more.
     """
@@ -63,7 +63,7 @@ def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
     """Return α-entmax of the scores. The threshold τ is found by bisection between m - 1 and m, where m is α - 1 times the largest
-    score. The gradient of τ is derived from the sum of the weights, which is one.
+    score. The gradient of τ follows from the condition that the weights sum to one.
     """
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
@@ -84,11 +84,11 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """Return the threshold τ of each row, and how fast the sum of the weights falls at τ. The scores ``s`` must already be
-    multiplied by α - 1, and shifted to a maximum of zero.
+    """Return for each row the threshold τ, and minus the derivative of the sum of the weights by τ. The scores ``s`` must already
+    be multiplied by α - 1, and shifted to a maximum of zero.
 
-    If α is 1.5 or 2, sorting gives the exact τ. For each k, the k highest scores give a candidate. Among the candidates that are
-    below all of their k scores, τ is the one with the largest k. For other α, τ is found by Newton's method.
+    If α is 1.5 or 2, sorting gives the exact τ. For each k, the k highest scores give a candidate, which is possible if it is below
+    these scores. τ is the possible candidate with the largest k. For other α, Newton's method finds τ.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):

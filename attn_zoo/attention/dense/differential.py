@@ -50,10 +50,10 @@ class Differential(Attention[NoOptions]):
     Paper: Ye et al. 2024, Section 2.1: λ = exp(λ_q1·λ_k1) − exp(λ_q2·λ_k2) + λ_init. In layer l, counted from 0, λ_init = 0.8 − 0.6
         exp(−0.3 l). The output of each head is divided by its root mean square.
     Symbols: λ_q1, λ_k1, λ_q2, λ_k2 → the four parts of the parameter ``vectors``; λ_init → initial.
-    Differs: Q₁ and Q₂ are the halves of the channels of a head, and so are K₁ and K₂. If head_dim is odd, the first half is one
-        channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is twice as wide.
-        The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that sees no valid key
-        gets zeros.
+    Differs: Q₁ and K₁ are the first half of the channels of a head, and Q₂ and K₂ are the second half. If head_dim is odd, the
+        first half is one channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is
+        twice as wide. The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that
+        sees no valid key gets zeros.
     """
 
     initial = 0.2  # of layer 0
@@ -65,7 +65,7 @@ class Differential(Attention[NoOptions]):
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """Return why the mechanism cannot run, or None if it can. Each head must have at least two channels, because its channels
-        are halved.
+        are split into two halves.
         """
         if geometry.head_dim < 2:
             return (
@@ -74,7 +74,7 @@ class Differential(Attention[NoOptions]):
         return None
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set λ_init to its value for layer ``layer``, counted from 0."""
+        """Set λ_init, the constant part of λ, for the layer at index ``layer`` (from 0)."""
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

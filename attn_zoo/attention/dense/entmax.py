@@ -57,8 +57,8 @@ class Entmax(Attention[Options]):
         (arXiv:1909.00015) for its use in multi-head attention. Correia et al. learn α for each head; here α is one constant.
     Symbols: α → alpha; τ → threshold.
     Differs: if α is 1.5 or 2, the implementation ``eager`` finds the threshold τ by sorting the scores. For other α, and always in
-        ``tiled``, Newton's method finds τ, not bisection. ``tiled`` computes the weights again in the backward pass, and has no
-        second derivatives. Everything is computed in float32 or more. A query that sees no valid key gets zeros.
+        ``tiled``, Newton's method replaces the paper's bisection. ``tiled`` computes the weights again in the backward pass, and
+        has no second derivatives. Everything is computed in float32 or more. A query that sees no valid key gets zeros.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:

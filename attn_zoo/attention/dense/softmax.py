@@ -82,7 +82,7 @@ class Softmax(Attention[Options]):
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs of PyTorch's ``scaled_dot_product_attention``, which chooses a kernel by device, dtype and mask. A
-        sink (a learned score in the softmax that belongs to no key) becomes one more token.
+        sink (a learned score in the softmax that belongs to no key) becomes one more token, with value zero.
         """
         if self.sinks is not None:
             query, key, value, key_valid = with_sink_token(query, key, value, key_valid, self.sinks)

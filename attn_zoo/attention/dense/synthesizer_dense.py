@@ -28,7 +28,7 @@ class Options:
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """Return how many numbers are computed from each token: (keys,) in the plain form, else (factor, ⌈keys/factor⌉)."""
+    """Return how many numbers are computed from each token: (keys,) if ``factor`` is 0, else (factor, ⌈keys/factor⌉)."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
@@ -82,7 +82,9 @@ class DenseSynthesizer(Synthesizer[Options]):
         return self.by_definition(torch.stack(made).prod(dim=0), value, key_valid)
 
     def attend(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax(B) V with Bᵢ = W ReLU(qᵢ) + b or, in the factorised form, the outer product of two such vectors."""
+        """Return softmax(B) V with Bᵢ = W ReLU(qᵢ) + b. In the factorised form, Bᵢ is the flattened outer product of two such
+        vectors.
+        """
         hidden, keys, factor = query.relu(), value.shape[2], self.options.factor
         if not factor:
             return self.weigh(self._scores(0, hidden, keys), value, key_valid)

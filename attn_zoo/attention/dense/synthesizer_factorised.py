@@ -27,7 +27,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost of R₁ R₂ᵀ for all heads, and of the weighted sums of values. The state holds the values."""
+    """Return the cost of the scores R₁ R₂ᵀ of all heads, and of the weighted sums of values. The state holds the values."""
     h, n, k = geometry.heads, geometry.keys, options.rank
     flops = 2 * h * n * n * k
     scores = Cost(
@@ -55,7 +55,7 @@ class FactorisedSynthesizer(Synthesizer[Options]):
     """Random Synthesizer whose scores are the product R₁ R₂ᵀ of two n × k matrices. It has 2 n k parameters per head instead of n².
     The time stays quadratic in the length.
 
-    Paper: Tay et al. 2020, Section 3.3. The factorised dense form is ``synthesizer_dense`` with ``factor``.
+    Paper: Tay et al. 2020, Section 3.3. The factorised dense form is ``synthesizer_dense`` with the option ``factor``.
     Symbols: R₁, R₂ → left, right; k → rank; N → number of keys of the longest input.
     Differs: R₁ and R₂ start from N(0, 1/√k), so scores have a variance of about 1, like q·k / √d for q and k with unit variance.
         Inputs shorter than N use the first rows of R₁ and R₂.

@@ -62,13 +62,13 @@ class TopK(Attention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if each query attends to all keys, or to a single one."""
+        """Return a warning if each query attends to all keys, or to one key."""
         if options.kept == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
         return super().warnings(geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return softmax attention over the keys whose score is at least the k-th highest of the query."""
+        """Return softmax attention over the keys whose scores are at least the k-th highest score of the query."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)

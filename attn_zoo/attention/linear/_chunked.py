@@ -57,7 +57,7 @@ class Updates(NamedTuple):
 
 
 class ChunkedMemory(NormalisedMemory[OptionsT]):
-    """Base class of mechanisms whose memory the function ``recurrence`` updates. Subclasses implement ``updates``."""
+    """Base class of mechanisms whose memory is updated by the function ``recurrence``. Subclasses implement ``updates``."""
 
     updates: Callable[..., Updates]
     """Function that maps the inputs of ``attend`` to ``Updates``. At padded tokens, the key and the logarithm of the decay must be
@@ -138,8 +138,8 @@ def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bo
     """Return the FLOPs of ``recurrence`` in the forward pass and in the backward pass, for one example. If bidirectional, both
     directions are counted.
 
-    The delta rule solves triangular systems of equations. These solutions are not counted, but the matrix products in their
-    backward pass are. Gradients of the memory before the first chunk and of the memory after the last chunk are not counted.
+    The delta rule solves triangular systems of equations. The cost of solving them is counted in the backward pass only, as matrix
+    products. Gradients of the memory before the first chunk and of the memory after the last chunk are not counted.
 
     Args:
         per_channel: if True, the decay a has one number per channel.

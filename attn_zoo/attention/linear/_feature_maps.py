@@ -24,8 +24,8 @@ def feature_count(geometry: Geometry) -> int:
 
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
-    """Return random directions: Gaussian vectors from torch's global generator. If ``orthogonal`` is true, each block of head_dim
-    vectors is made orthogonal, and the vectors keep their lengths.
+    """Return random directions: Gaussian vectors from torch's global generator. If ``orthogonal`` is true, the vectors of each
+    block of head_dim are made orthogonal to each other, and keep their lengths.
     """
     gaussian = torch.randn(features, head_dim)
     if not orthogonal:

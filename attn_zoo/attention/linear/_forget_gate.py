@@ -34,12 +34,12 @@ class ForgetGate(nn.Module):
         self.offset = nn.Parameter(steps.expm1().log().flatten())  # flat, because optimisers decay matrices only
 
     def step(self, logits: Float[Tensor, "batch heads n channels"]) -> Float[Tensor, "batch heads n channels"]:
-        """Return the step sizes softplus(x + b) for the logits x."""
+        """Return the step sizes softplus(x + b) for the logits x, with trained b."""
         return F.softplus(logits + self.offset.view(len(self.log_rate), 1, -1))
 
     def forward(
         self, logits: Float[Tensor, "batch heads n channels"], key_valid: KeyValid
     ) -> Float[Tensor, "batch heads n channels"]:
-        """Return the log decays, which are at least ``LOWEST``, and 0 at padded tokens."""
+        """Return the log decays, which are at least -20 (``LOWEST``), and 0 at padded tokens."""
         logs = (-self.log_rate.exp()[:, None, None] * self.step(logits)).clamp(min=LOWEST)
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)

@@ -44,11 +44,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"narrow": {"channels": 3}},
 )
 class Based(Linear):
-    """Linear attention whose weights are the second-order Taylor polynomial of the exponential in softmax. They are at least 1/2.
+    """Linear attention whose weights are the second-order Taylor polynomial of the exponential in softmax. These weights are at
+    least 1/2.
 
-    Paper: Arora et al. 2024, the Taylor map. Their model alternates its layers with layers of sliding-window attention, here
-        written ``attention=based+longformer``.
-    Symbols: d' → channels; φ → phi; S and Z → MemoryState.summed, whose last column is Z.
+    Paper: Arora et al. 2024, the Taylor map. The paper's model alternates these layers with layers of sliding-window attention,
+        here written ``attention=based+longformer``.
+    Symbols: d' → channels (f); φ → phi; S and Z → MemoryState.summed, whose last column is Z.
     Differs: queries and keys have as many channels as values, but only the first f channels are compared. This equals a projection
         to f channels. The equal products xᵢxⱼ and xⱼxᵢ become one feature, multiplied by √2, so the state is about half as large as
         the paper's. No epsilon is added to the sum of weights. Features of padded keys are zero.
@@ -57,13 +58,13 @@ class Based(Linear):
 
     @staticmethod
     def features(geometry: Geometry, options: Options) -> int:
-        """Return the number of features of a head: 1 + f + f (f + 1) / 2 for f compared channels."""
+        """Return the number of features of a head: 1 + f + f (f + 1) / 2, for f compared channels."""
         f = min(options.channels, geometry.head_dim)
         return 1 + f + f * (f + 1) // 2
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights 1 + x + x² / 2 with x = q·k / √f. The weights of each query are divided by
-        their sum.
+        """Return the outputs from the n × n weights 1 + x + x² / 2 with x = q·k / √f over f channels. The weights of each query are
+        divided by their sum.
         """
         query, key = (x[..., : self.options.channels] for x in (query, key))
         x = query @ key.mT / query.shape[-1] ** 0.5
@@ -73,8 +74,8 @@ class Based(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features [1, x, xᵢxⱼ for i < j, xᵢ² / √2] of queries or keys, where x holds the f compared channels divided by
-        f^¼. Features of padded tokens are zero.
+        """Return the features [1, x, xᵢxⱼ for i < j, xᵢ² / √2] of queries or keys, where x are the first f channels of a head,
+        divided by f^¼. Features of padded tokens are zero.
         """
         x = x[..., : self.options.channels]
         x = x * x.shape[-1] ** -0.25

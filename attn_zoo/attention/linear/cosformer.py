@@ -25,7 +25,7 @@ lower bound instead.
 
 
 def cost(geometry: Geometry, options: NoOptions) -> Cost:
-    """Return the cost of linear attention with 2 d features per head."""
+    """Return the cost of linear attention with two features per channel."""
     return eager_cost(geometry, CosFormer.features(geometry, options))
 
 
@@ -46,9 +46,9 @@ class CosFormer(Linear):
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach; Q' and K' → relu(q) and relu(k); Q^cos and Q^sin → the two halves of the features.
-    Differs: M is the length for which the mechanism is built; the published code uses the length of each input. So padding and
-        later tokens do not change the weights. Longer inputs are unsupported until ``resize_length`` is called. The first query and
-        the first key are at position 0. Each feature is 0.001 larger (see RELU_FLOOR). If causal, weights are computed within
+    Differs: M is the length for which the mechanism is built, so padding and later tokens do not change the weights. The published
+        code uses the length of each input. Longer inputs are unsupported until ``resize_length`` is called. The first query and the
+        first key are at position 0. 0.001 is added to relu(q) and relu(k) (see RELU_FLOOR). If causal, weights are computed within
         chunks only, and earlier chunks are read from sums. Features of padded keys are zero.
     """
 
@@ -84,7 +84,9 @@ class CosFormer(Linear):
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs from the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum over the keys."""
+        """Return the outputs from the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum over the keys. M
+        is ``reach``.
+        """
         rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
         near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
         weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
@@ -93,8 +95,8 @@ class CosFormer(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """Return the features [relu(x) cos θ, relu(x) sin θ] of queries or keys, with θ = π/2 · i/M at position i. Features of
-        padded tokens are zero.
+        """Return the features [relu(x) cos θ, relu(x) sin θ] of queries or keys, with θ = π/2 · i/M at position i and M =
+        ``reach``. Features of padded tokens are zero.
         """
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR

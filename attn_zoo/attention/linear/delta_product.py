@@ -1,5 +1,5 @@
-"""Gated delta product: yₜ = Sᵀ qₜ / √d, after token t has updated the memory S. The token first decays S ← a S, and then applies S
-← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ for j = 1 … r.
+"""Gated delta product: yₜ = Sᵀ qₜ / √d, after token t has updated the memory S. The token first multiplies S by its decay a. It
+then applies r updates: S ← S + βⱼ kⱼ (vⱼ − Sᵀ kⱼ)ᵀ, for j = 1 … r.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class DeltaProduct(ChunkedMemory[Options]):
     Symbols: n_h → rules; α → exp of the log decays from ForgetGate; β, k and v of rule j → computed from the streams
         ``strength_j``, ``key_j`` and ``value_j``, which are further projections of the tokens. The first rule uses the keys and
         values of the layer.
-    Differs: this class applies SiLU to queries and keys and divides them by their length. Short convolutions and the output gate
-        belong to the layer. The decay and each β are computed from one number per head: the sum of a stream over the channels,
-        divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is
-        causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Differs: this class applies SiLU to queries and keys and scales them to unit norm. Short convolutions and the output gate belong
+        to the layer. The decay and each β are computed from one number per head: the sum of a stream over the channels, divided by
+        √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the
+        bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

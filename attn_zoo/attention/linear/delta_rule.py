@@ -76,15 +76,15 @@ class DeltaRule(NormalisedMemory[Options]):
         and U → w and u.
     Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head. This equals the paper's learned
         projection of a token to one number per head. The RMSNorm of the outputs has no learned scale, because the output projection
-        can learn it. Queries are not divided by √d, because the division of the outputs would undo it. This class applies SiLU to
-        queries and keys and divides them by their length. The paper's short convolutions are left out. The paper's form is causal;
-        the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+        can learn it. Queries are not divided by √d, because the RMSNorm would undo it. This class applies SiLU to queries and keys
+        and scales them to unit norm. The paper's short convolutions are left out. The paper's form is causal; the bidirectional
+        form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports heads of at most
-        ``WIDEST`` channels.
+        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports at most 256
+        channels per head (``WIDEST``).
         """
         if implementation == "fla" and geometry.head_dim > WIDEST:
             return f"delta_rule:fla must have a head_dim of at most {WIDEST}; got {geometry.head_dim}. Use implementation=eager"
@@ -101,8 +101,8 @@ class DeltaRule(NormalisedMemory[Options]):
         return self.scan(update, queries, keys, value, beta)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros and gets β in float32.
-        ``state`` is ignored and returned unchanged.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros and gets the strengths β in
+        float32. ``state`` is ignored and returned unchanged.
         """
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)
@@ -136,7 +136,7 @@ class DeltaRule(NormalisedMemory[Options]):
 
 
 def unit_length(x: Keys) -> Keys:
-    """Return the vectors divided by their lengths: x / √(Σ x² + 1e-6)."""
+    """Return the vectors divided by their Euclidean norms: x / √(Σ x² + 1e-6)."""
     return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)
 
 

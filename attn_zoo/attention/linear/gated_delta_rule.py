@@ -61,8 +61,8 @@ class GatedDeltaRule(ChunkedMemory[Options]):
     Paper: Yang et al. 2024, Eq. 10. The decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
     Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
         tokens; S → MemoryState.summed (transposed).
-    Differs: this class applies SiLU to queries and keys and divides them by their length. The paper's short convolution and output
-        gate belong to the layer. The decay and β are computed from one number per head each: the sum of a stream over the channels,
+    Differs: this class applies SiLU to queries and keys and scales them to unit norm. The paper's short convolution and output gate
+        belong to the layer. The decay and β are each computed from one number per head: the sum of a stream over the channels,
         divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is
         causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """

@@ -1,4 +1,6 @@
-"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + φ(kₜ) vₜᵀ and yₜ = Sₜᵀ φ(qₜ) / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
+"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + φ(kₜ) vₜᵀ and yₜ = Sₜᵀ φ(qₜ) / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature,
+from logits gₜ and a temperature τ.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ class GatedLinear(NormalisedMemory[Options]):
     Differs: by default, this class applies silu to queries and keys. The paper has no feature map; flash-linear-attention's layer
         applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
         as values (half as wide in the paper). The RMSNorm of the outputs has no learned scale. The paper's output gate belongs to
-        the layer. Gates are at least exp(-3.75), a limit that logits below -3.75 τ reach. The paper's form is causal; the
+        the layer. Gates are at least exp(-3.75), so all logits below about -3.75 τ give this gate. The paper's form is causal; the
         bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
@@ -124,8 +126,8 @@ class GatedLinear(NormalisedMemory[Options]):
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of consecutive positions, and the memory S after them. ``state`` is S before them.
 
-        Let bᵢ be the sum of log α up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ) exp -bⱼ) / √d.
-        To avoid overflow, half of the chunk's last b is subtracted from each b.
+        Let bᵢ be the sum of the log gates (log α) up to position i of a chunk. Query i gives key j the weight (φ(qᵢ) exp bᵢ)·(φ(kⱼ)
+        exp -bⱼ) / √d. To avoid overflow, half of the chunk's last b is subtracted from each b.
         """
         query, key, value, gate, *valid = rows
         n, phi = query.shape[2], self.options.feature_map

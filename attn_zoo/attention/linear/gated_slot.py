@@ -70,9 +70,9 @@ class GatedSlot(NormalisedMemory[Options]):
     Symbols: α → computed from the stream ``gate``, a further projection of the tokens; τ → temperature; [K̃ Ṽ] →
         MemoryState.summed, with one row per slot.
     Differs: a head has as many slots as channels, which is the default of the authors' code. As in that code, SiLU is applied to
-        queries, keys, values and outputs. The RMSNorm of the outputs has no learned scale. Gates are at least exp(-3.75), a limit
-        that logits below -3.75 τ reach. The paper's form is causal; the bidirectional form adds the outputs of both reading
-        directions. Padded tokens leave the slots unchanged.
+        queries, keys, values and outputs. The RMSNorm of the outputs has no learned scale. Gates are at least exp(-3.75), so all
+        logits below about -3.75 τ give this gate. The paper's form is causal; the bidirectional form adds the outputs of both
+        reading directions. Padded tokens leave the slots unchanged.
     Nature: A query reads the slots with softmax weights, so a few slots can decide an output. In linear attention, a query reads
         without a softmax.
     """
@@ -95,7 +95,7 @@ class GatedSlot(NormalisedMemory[Options]):
         return self.scan(update, query, key, value, log_gates.exp())
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Return queries, keys and values after SiLU, and log α, which is 0 at padded tokens."""
+        """Return queries, keys and values after SiLU, and the log gates, which are 0 at padded tokens."""
         logs = (F.logsigmoid(streams["gate"].contiguous()) / self.options.temperature).clamp(min=LOWEST)
         logs = logs if key_valid is None else logs.masked_fill(~key_valid[:, None, :, None], 0)
         return [F.silu(query), F.silu(key), F.silu(value), logs]
@@ -103,8 +103,8 @@ class GatedSlot(NormalisedMemory[Options]):
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of consecutive positions, and the slots after them. ``state`` holds the slots before them.
 
-        For one slot, let bᵢ be the sum of log α up to position i of a chunk. At position i, this slot holds token j with the weight
-        exp(bᵢ) (1 − αⱼ) exp(-bⱼ). To avoid overflow, half of the chunk's last b is subtracted from each b.
+        For one slot, let bᵢ be the sum of the log gates (log α) up to position i of a chunk. At position i, this slot holds token j
+        with the weight exp(bᵢ) (1 − αⱼ) exp(-bⱼ). To avoid overflow, half of the chunk's last b is subtracted from each b.
         """
         n = rows[0].shape[2]
         query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in rows)

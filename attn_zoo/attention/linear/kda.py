@@ -1,5 +1,5 @@
-"""Kimi delta attention: Sₜ = (I − βₜ kₜ kₜᵀ) Diag(aₜ) Sₜ₋₁ + βₜ kₜ vₜᵀ and yₜ = Sₜᵀ qₜ / √d, with one decay aₜ per channel of the
-key.
+"""Kimi delta attention: Sₜ = (I − βₜ kₜ kₜᵀ) Diag(aₜ) Sₜ₋₁ + βₜ kₜ vₜᵀ and yₜ = Sₜᵀ qₜ / √d, with one strength βₜ per head, and one
+decay aₜ per channel of the key.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class KimiDelta(ChunkedMemory[Options]):
     Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
         tokens; S → MemoryState.summed.
     Differs: the projection of the decay has full rank (rank head_dim in the paper). This class applies SiLU to queries and keys and
-        divides them by their length. The paper's short convolution and output gate belong to the layer. β is computed from one
-        number per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of
-        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        scales them to unit norm. The paper's short convolution and output gate belong to the layer. β is computed from one number
+        per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the
+        outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
         directions. Padded tokens leave the memory unchanged.
     """
 

@@ -135,9 +135,7 @@ class Linear(RecurrentAttention):
         return weighted_mean(self.phi(query) @ sums)
 
     def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the causal outputs, and the new state. Tokens are read chunk by chunk, starting from the sums [S z] in
-        ``state``.
-        """
+        """Return the causal outputs, and the new state. Tokens are read chunk by chunk, starting from the sums in ``state``."""
         n, (chunk, _) = value.shape[2], filled(value.shape[2])
         phi_query, phi_key = self.phi(query, start=state.position), self.phi(key, key_valid, state.position)
         queries, keys, values = (into_chunks(x, chunk) for x in (phi_query, phi_key, F.pad(value, (0, 1), value=1.0)))
@@ -152,9 +150,9 @@ class Linear(RecurrentAttention):
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Return the causal outputs, and ``state`` unchanged. flash-linear-attention's kernel computes the weighted sums of
-        values and the sums of weights, starting from zeros. This method does the division, because the kernel would add a constant
-        to the divisor.
+        """Return the causal outputs, and ``state`` unchanged. flash-linear-attention's kernel computes the weighted sums of values
+        and the sums of weights, starting from zeros. This method divides these sums, because the kernel would add a constant to the
+        divisor.
         """
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)

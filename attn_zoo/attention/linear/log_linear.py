@@ -73,7 +73,9 @@ class LogLinear(StateSpaceDuality):
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights. A weight has the factor λ of the part of the past in which the key lies."""
+        """Return the outputs from the n × n weights. Each weight is multiplied by the λ of the part of the past to which its key
+        belongs.
+        """
         updates = self.updates(query, key, value, key_valid, step)
         tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
         valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
@@ -133,15 +135,15 @@ class LogLinear(StateSpaceDuality):
         return out.flatten(2, 3)[:, :, :n] + self._skipped(query, key, value, key_valid)
 
     def state_shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns of the state before the first token. There are no rows yet."""
+        """Return the numbers of rows and columns of the state before the first token. The state has no rows yet."""
         return 0, self.geometry.head_dim
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Return the outputs of the next tokens and the new state, computed token by token. If a token completes parts of the past,
-        the memories of these parts and the token are merged into the memory of one longer part.
+        """Return the outputs of the next tokens and the new state, computed token by token. Each token is merged with the parts of
+        the past that are shorter than the shortest empty part: their memories are added to the empty part.
 
         Raises:
-            ValueError: the state belongs to another mechanism, batch, dtype or device.
+            ValueError: the mechanism, batch size, dtype or device of the state is wrong.
         """
         d, dtype = self.geometry.head_dim, torch.promote_types(value.dtype, torch.float32)
         rows = state.position.bit_length() * d

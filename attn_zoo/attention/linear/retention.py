@@ -68,22 +68,24 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 class Retention(ChunkedMemory[Options]):
     """Memory of fixed size that decays at a fixed rate, which differs from head to head.
 
-    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, normalisation of the outputs). The rates ``lightning``
-        are those of Lightning Attention in MiniMax-01, arXiv:2501.08313.
+    Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, normalisation of the outputs). With ``rates=lightning``,
+        the decays are those of Lightning Attention in MiniMax-01, arXiv:2501.08313.
     Symbols: γ → decays; S → MemoryState.summed.
-    Differs: queries and keys are not rotated by position. The swish gate and the output gate belong to the layer. The RMSNorm of
-        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
-        directions. Padded tokens leave the memory unchanged.
+    Differs: queries and keys are not rotated by position. The paper's swish gate is left out; the layer's ``output_gate`` uses a
+        sigmoid. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the
+        outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     depth = 0.0  # l / (L − 1)
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Set the decays for the layer at index ``layer`` of ``stack``. Only the rates ``lightning`` depend on the layer."""
+        """Set the decays for the layer at index ``layer`` of ``stack``. With ``rates=retention``, the decays are the same in every
+        layer.
+        """
         self.depth = layer / max(1, len(stack) - 1)
 
     def log_decays(self, like: Tensor) -> Float[Tensor, " heads"]:
-        """Return log γ of each head, with the dtype and device of ``like``."""
+        """Return log γ of each head, with the dtype and device of the tensor ``like``."""
         head = torch.arange(self.geometry.heads, dtype=like.dtype, device=like.device)
         if self.options.rates is Rates.retention:
             return torch.log1p(-torch.exp2(-5 - head))

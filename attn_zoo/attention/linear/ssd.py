@@ -1,4 +1,6 @@
-"""State-space duality (Mamba-2): Sₜ = exp(−A Δₜ) Sₜ₋₁ + Δₜ Bₜ xₜᵀ and yₜ = Sₜᵀ Cₜ + D xₜ, with Δ = softplus(δ + b) per head."""
+"""State-space duality (Mamba-2): Sₜ = exp(−A Δₜ) Sₜ₋₁ + Δₜ Bₜ xₜᵀ and yₜ = Sₜᵀ Cₜ + D xₜ, with Δ = softplus(δ + b) per head. C, B
+and x are query, key and value after SiLU.
+"""
 
 from __future__ import annotations
 
@@ -86,13 +88,13 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of the next tokens, with D x added, and the new state."""
+        """Return the outputs of the next tokens, which include the scaled inputs D x, and the new state."""
         out, after = super().read(state, *inputs, **streams)
         return out + self._skipped(*inputs), after
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros, with D x added. ``state`` is
-        ignored and returned unchanged.
+        """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros, plus the scaled inputs D x.
+        ``state`` is ignored and returned unchanged.
         """
         updates = self.updates(*inputs, **streams)
         out = fla.answers("simple_gla", *updates[:3], updates.log_decay[..., 0], scale=1.0)

@@ -40,8 +40,8 @@ def directions(geometry: Geometry) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost of the moving averages, and of attention within each chunk. The state holds h averages per channel, and the
-    keys and values of a chunk.
+    """Return the cost of the moving averages, and of attention within each chunk. The state holds ``expansion`` averages per
+    channel, and the keys and values of one chunk.
     """
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
@@ -120,7 +120,7 @@ class Mega(Attention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs: compute queries and keys from the moving averages, then attend in all chunks at once. Scores have
-        shape (batch, heads, chunks, chunk, chunk).
+        shape (batch, heads, number of chunks, chunk length, chunk length).
         """
         n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
         shared = self._averages(query)

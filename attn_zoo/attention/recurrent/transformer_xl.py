@@ -46,7 +46,7 @@ def segmentation(geometry: Geometry, options: Options) -> Segmentation:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost of attention from each segment to itself and to its memory. If ``relative`` is true, the scores by distance
-    and the projection of the sines are counted, too.
+    and the projection of the sines of distances are counted, too.
 
     The state is a ``SegmentState``.
     """
@@ -109,12 +109,13 @@ class TransformerXL(Attention[Options]):
     """Softmax attention from each segment to itself and to a memory: the keys and values of some positions before the segment.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
-    Symbols: L → segment; M → memory (s and m on the card); u → content_bias; v → position_bias; W_kR → position_projection.
-    Differs: one call reads all segments, and gradients reach the keys and values of the memory. In the paper, gradients stop there,
-        as they do if ``state.detached()`` is called between calls of ``step``. The cache holds a layer's keys and values, not its
-        hidden states, which is equivalent while the weights do not change. Every layer has its own u, v and W_kR. u and v start at
-        zero (near zero in the paper). The bidirectional form is an addition: a query sees its whole segment and the memory before
-        the segment, and nothing after the segment.
+    Symbols: L → segment (s on the card); M → memory (m on the card); u → content_bias; v → position_bias; W_kR →
+        position_projection.
+    Differs: one call reads all segments, and gradients reach the keys and values of the memory. In the paper, gradients stop at
+        these keys and values. The same happens here if ``step`` gets ``state.detached()``. The cache holds a layer's keys and
+        values, not its hidden states, which is equivalent while the weights do not change. Every layer has its own u, v and W_kR. u
+        and v start at zero (near zero in the paper). The bidirectional form is an addition: a query sees its whole segment and the
+        memory before the segment, and nothing after the segment.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -151,8 +152,8 @@ class TransformerXL(Attention[Options]):
         return weights @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed for all segments at once. Scores have shape (batch, heads, segments, length, memory +
-        length).
+        """Return the outputs, computed for all segments at once. Scores have shape (batch, heads, segments, segment length, memory
+        + segment length).
         """
         n, device = query.shape[2], query.device
         cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
@@ -188,7 +189,7 @@ class TransformerXL(Attention[Options]):
         """Return the outputs of the next tokens and the new state, computed segment by segment.
 
         Raises:
-            ValueError: the state belongs to another mechanism, batch, dtype or device.
+            ValueError: the mechanism, batch size, dtype or device of the state is wrong.
         """
         shape = (value.shape[0], self.geometry.heads, self._cached(state.position), self.geometry.head_dim)
         check_state(self.card.name, state, "key", shape, value.dtype, value)
