@@ -69,9 +69,9 @@ class Options(SyntheticOptions):
 class Adding(SyntheticTask):
     """Prediction of the sum of the values whose key equals the key of the last frame.
 
-    Channel 0 of a frame is a value in [-1, 1], and the other channels are its key. ``marked`` earlier frames at random places have
-    the key of the last frame. Every other key occurs once. The value of the last frame is 0. Keys are drawn anew for every example,
-    so that no network can learn them.
+    Channel 0 of a frame is a value in [-1, 1], and the other channels are its key. Random earlier frames (``marked`` is their
+    number) have the key of the last frame. Every other key occurs once. The value of the last frame is 0. Keys are drawn anew for
+    every example, so that no network can learn them.
 
     Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4. A
         frame is a value and a marker, and the values of the two marked frames are added. An example has up to 1,000 frames, and the

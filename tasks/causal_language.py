@@ -86,17 +86,17 @@ class Options(TextOptions):
 class CausalLanguage(TextTask):
     """Prediction of the next token at every position of a sequence.
 
-    A token counts as ``repeated`` if it is the last of ``run`` consecutive tokens, such as a name, that also occur earlier in the
-    sequence and are rare in the training text. To predict the token, a network must find the earlier occurrence (associative
-    recall). All other tokens are called the ``rest``.
+    A token counts as ``repeated`` if it is the last token of a repetition: consecutive tokens, such as a name, that also occur
+    earlier in the sequence and are rare in the training text. The option ``run`` is the length of a repetition. To predict the
+    token, a network must find the earlier occurrence (associative recall). All other tokens are called the ``rest``.
 
     Source: Arora et al. 2023 study pairs of tokens that are repeated in the context and rare in training. The second tokens of
         these pairs are 6 % of all tokens. They account for 82 % of the difference in perplexity between a gated convolution and
         attention on the Pile, at 1,024 tokens.
-    Differs: by default, tokens are bytes, and a repetition has 8 of them. A text is cut into sequences of exactly ``length``
-        tokens; the remainder is not used. Texts are divided into splits as in the task ``masked_language``. Sequences of train and
-        valid that also occur in a later split are left out. Perplexity is per token, so compare it only between runs with the same
-        kind of token.
+    Differs: by default, tokens are bytes, and a repetition has 8 bytes. A text is cut into sequences of exactly ``length`` tokens;
+        the remainder is not used. Texts are divided into splits as in the task ``masked_language``. Sequences of train and valid
+        that also occur in a later split are left out. Perplexity is per token, so compare it only between runs with the same kind
+        of token.
     """
 
     options: Options
@@ -109,8 +109,8 @@ class CausalLanguage(TextTask):
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Return two masks of the tokens to predict: ``repeated`` for tokens that repeat rare text of their sequence, and ``rest``
-        for all others."""
+        """Return two masks of the tokens to predict: ``repeated`` for tokens that end a repetition of text that is rare in
+        training, and ``rest`` for all others."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 

@@ -103,8 +103,8 @@ class Copying(SyntheticTask):
     average well above 1 / ``vocabulary``.
 
     Source: the copying memory of Arjovsky et al. 2016, in which the symbols are adjacent. Selective copying, in which the symbols
-        are scattered among blanks, is from Jing et al. 2019; Gu and Dao 2023 (arXiv:2312.00752), with 16 symbols in 4,096 tokens;
-        and Poli et al. 2024 (MAD, arXiv:2403.17844), with 16 symbols in 256 tokens, and 12,800 training examples for 200 epochs.
+        are scattered among blanks, is from Jing et al. 2019. Gu and Dao 2023 (arXiv:2312.00752) use it with 16 symbols in 4,096
+        tokens. Poli et al. 2024 (MAD, arXiv:2403.17844) use 16 symbols in 256 tokens, with 12,800 training examples for 200 epochs.
     Differs: symbols are scattered by default. (Adjacent symbols are all at the same distance from their copies, so fixed positional
         weights solve the task.) The source is causal; here ``causal`` is an option. The reversed order is new.
     """

@@ -96,8 +96,8 @@ class FlipFlop(SyntheticTask):
     Source: the flip-flop language of Liu et al. 2023, Section 3, with 512 tokens and two symbols. The share of ignore instructions
         is 0.8 in training, 0.98 in the sparse test and 0.1 in the dense test. The authors train a Transformer with 6 layers of
         width 512 on 10,000 batches of 16 examples. Yang et al. 2025 (PaTH), arXiv:2505.16381, use one layer of width 64.
-    Differs: sequences are shorter. Only the symbols after reads are predicted, and the source scores only these. If there are more
-        than two ``symbols``, the chance level is lower, and so is the accuracy of a model that only counts symbols.
+    Differs: sequences are shorter. Only the symbols after reads are predicted; the source also scores only these symbols. If there
+        are more than two ``symbols``, the chance level is lower, and so is the accuracy of a model that only counts symbols.
     """
 
     options: Options

@@ -93,9 +93,9 @@ class Options(SyntheticOptions):
 class FuzzyRecall(SyntheticTask):
     """Recall of the value of an earlier key. Keys and values are motifs: one or more tokens that must be matched as a whole.
 
-    A sequence consists of keys, each followed by its value. Each example has its own ``pairs`` keys and values, drawn at random.
-    Whenever a key recurs, its value must be predicted. Each token of the value is predicted at the position before that token. Keys
-    and values share no tokens, so the token after a motif shows that the motif has ended.
+    A sequence consists of keys, each followed by its value. The different keys of an example (``pairs`` is their number) and their
+    values are drawn anew for each example. Whenever a key recurs, its value must be predicted. Each token of the value is predicted
+    at the position before that token. Keys and values share no tokens, so the token after a motif shows that the motif has ended.
 
     Source: the paper and the code of Poli et al. 2024 (fuzzy in-context recall). An example has 128 tokens, with a vocabulary of 16
         and motifs of up to 3 tokens. The authors train networks of width 128 on 12,800 examples for 200 epochs in batches of 128.

@@ -104,9 +104,10 @@ class Haystack(SyntheticTask):
     """Prediction of the value of the key that a question names. The prediction is made at the last byte, the question mark.
 
     The text consists of invented words of two to seven letters. Between the words are the needle (a sentence such as ``K is 7.``,
-    with the key K and the value 7), ``distractors`` needles with other keys, and single values (digits or letters). Needles have
-    different values, if there are enough values. The single values make all values equally frequent, so counts of bytes are
-    uninformative. A model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` + 1).
+    with the key K and the value 7), needles with other keys (``distractors`` is their number), and single values (digits or
+    letters). Needles have different values, if there are enough values. The single values make all values equally frequent, so
+    counts of bytes are uninformative. A model that finds needles but cannot match keys has an accuracy of 1 / (``distractors`` +
+    1).
 
     A token is the value of a byte plus one; 0 is padding, which does not occur. The depth of an example is the position of its
     needle: 0 at the start of the text, and 1 right before the question. Each fifth of the depths has its own score.
@@ -136,7 +137,7 @@ class Haystack(SyntheticTask):
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each fifth of the depths."""
+        """Return five masks of the examples: depths from 0 to 0.2, from 0.2 to 0.4, and so on."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 

@@ -72,8 +72,7 @@ class Options(SyntheticOptions):
     },
 )
 class Induction(SyntheticTask):
-    """Prediction of the symbol that followed the latest earlier occurrence of the last symbol. The prediction is made at the last
-    position.
+    """Prediction, at the last position, of the symbol that followed the last symbol at its most recent earlier occurrence.
 
     The last symbol is drawn first. It occurs at ``occurrences`` random earlier positions, which are never adjacent, and nowhere
     else. Every other position has one of the other symbols, drawn uniformly.

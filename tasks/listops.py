@@ -156,17 +156,16 @@ class ListOps(Task):
     sum modulo ten; MIN and MAX are the minimum and the maximum.
 
     Source: the description in Nangia and Bowman 2018 (Section 2). Sizes are those of Long Range Arena.
-    Differs: the source draws expressions without regard to length and rejects those outside the required lengths, so most
-        expressions are short. Here the length is drawn first, uniformly between shortest and longest, and the expression is drawn
-        to fill it. Drawing time is therefore proportional to length. An expression can be shorter than the drawn length, because an
-        argument for which only two or three tokens are left becomes one digit. On average, expressions are 7 % shorter at a length
-        of 64, and 2 % shorter at 2,000. ``max_depth`` counts nested lists. The source also counts the digits inside as a level, so
-        a depth of 10 in the source is 9 here. The source draws all arguments of a list in the same way. Here the argument that is
-        drawn last takes the remaining tokens, and the arguments are then shuffled. The source also writes redundant brackets that
-        group arguments in pairs. Here these brackets are left out, also with ``files=lra``; the code of the source has left them
-        out since 2021. Closing brackets are tokens, and no expression is cut. As in the source, an argument is a digit with
-        probability 0.75, and a list has 2 to ``max_arguments`` arguments. No expression occurs twice, within a split or across
-        splits.
+    Differs: the source draws expressions without regard to length and rejects those outside the required range, so most expressions
+        are short. Here the length is drawn first, uniformly from this range, and the expression is drawn to fill it. Drawing time
+        is therefore proportional to length. An expression can be shorter than the drawn length, because an argument for which only
+        two or three tokens are left becomes one digit. On average, expressions are 7 % shorter at a length of 64, and 2 % shorter
+        at 2,000. ``max_depth`` counts nested lists. The source also counts the digits inside as a level, so a depth of 10 in the
+        source is 9 here. The source draws all arguments of a list in the same way. Here the argument that is drawn last takes the
+        remaining tokens, and the arguments are then shuffled. The source also writes redundant brackets that group arguments in
+        pairs. Here these brackets are left out, also with ``files=lra``; the code of the source has left them out since 2021.
+        Closing brackets are tokens, and no expression is cut. As in the source, an argument is a digit with probability 0.75, and a
+        list has 2 to ``max_arguments`` arguments. No expression occurs twice, within a split or across splits.
     """
 
     options: Options

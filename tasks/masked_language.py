@@ -109,15 +109,16 @@ class MaskedLanguage(TextTask):
     Source: as in BERT, 15 % of the tokens of each sequence are predicted. Of these tokens, 80 % are replaced by the mask, 10 % by a
         random token, and 10 % are unchanged. The Linformer paper trains in this way on books and an encyclopedia, and shows curves
         of perplexity.
-    Differs: masks are drawn once: ``draws`` masks for each training sequence, and one for each sequence of validation and test. A
-        text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No sequence
-        contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can increase the
-        share slightly. ``valid_tokens`` and ``test_tokens`` select the same text at every ``length``. Perplexity is per token, so
-        compare it only between runs with the same kind of token. With ``files=wikitext_valid``, seven in eight articles of the
-        published valid split are train, and the others are valid. With ``files=novels``, one author in eight is valid and one in
-        eight is test, chosen by a hash of names. The texts of ``files=python`` and ``files=folder`` are divided in the same way by
-        file. ``files=python`` is the code of Python's standard library as installed, without tests. It needs no data folder, but
-        every version of Python gives other data. Sequences that also occur in a later split are left out.
+    Differs: masks are drawn once. The option ``draws`` is the number of masks for each training sequence; other sequences have one
+        mask. A text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
+        sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can
+        increase the share of masked tokens slightly. ``valid_tokens`` and ``test_tokens`` select the same text at every ``length``.
+        Perplexity is per token, so compare it only between runs with the same kind of token. With ``files=wikitext_valid``, seven
+        in eight articles of the published validation split are for training, and the others for validation. With ``files=novels``,
+        one author in eight is for validation and one in eight for the test, chosen by a hash of the names. The texts of
+        ``files=python`` and ``files=folder`` are divided in the same way by file. ``files=python`` is the code of Python's standard
+        library as installed, without tests. It needs no data folder, but the data differ between versions of Python. Sequences that
+        also occur in a later split are left out.
     """
 
     options: Options

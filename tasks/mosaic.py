@@ -108,15 +108,15 @@ class Mosaic(SyntheticTask):
     """Prediction of a digit in a grid of images. The first cell shows a mark, and one other cell shows the same mark. The digit to
     the right of this other cell must be predicted at the class token.
 
-    Each cell is one patch. ``marks`` different marks occur in one cell each, with a different digit to the right of each. The first
-    cell repeats one of these marks. All other cells show digits; with ``question_row``, the other cells of the first row are blank
-    instead. Marks are only in columns 1, 3, 5 and so on. Only ``kinds`` different digits occur in a mosaic. They are equally
-    frequent, so counts are uninformative. If they cannot be equally frequent, the remaining digits are drawn independently of the
-    label.
+    Each cell is one patch. The different marks (``marks`` is their number) occur in one cell each. No two marks have the same digit
+    to their right. The first cell repeats one of these marks. All other cells show digits; with ``question_row``, the other cells
+    of the first row are blank instead. Marks are only in columns 1, 3, 5 and so on. The different digits (``kinds`` is their
+    number) are equally frequent, so counts are uninformative. If this is impossible, some digits, drawn independently of the label,
+    occur once more than the others.
 
-    With one mark, the task is search: the class token must find the cell after the mark. With several marks, the task is recall:
-    the class token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot match
-    them has an accuracy of 1 / ``marks``.
+    With one mark, the task is search: the class token must find the cell to the right of the mark. With several marks, the task is
+    recall: the class token must also find the mark that is equal to the one in the first cell. A model that finds marks but cannot
+    match them has an accuracy of 1 / ``marks``.
 
     Source: 1,797 images from scikit-learn with grey levels from 0 to 16. They are divided as in the task ``digits``, so that no
         image of a digit is in two splits. The marks are new. The question is that of associative recall (Arora et al. 2023,

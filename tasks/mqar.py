@@ -143,20 +143,20 @@ class Options(SyntheticOptions):
 class Mqar(SyntheticTask):
     """Prediction of the value that a key was paired with, at the position at which the key occurs again.
 
-    A sequence begins with ``k1 v1 k2 v2 ... kP vP``: P = ``pairs`` different keys, each followed by its value. All values differ.
-    Each key occurs again at one later even position, as a query. The label at this position is the value of the key; other
-    positions have no label. The value does not follow the query, so a bidirectional network cannot read the answer there. A model
-    that only knows which values occur has an accuracy of 1 / ``pairs``.
+    A sequence begins with ``k1 v1 k2 v2 ... kP vP``: P different keys (by default ``pairs``), each followed by its value. All
+    values differ. Each key occurs again at one later even position, as a query. The label at this position is the value of the key;
+    other positions have no label. The value does not follow the query, so a bidirectional network cannot read the answer there. A
+    model that only knows which values occur has an accuracy of 1 / P.
 
     Source: Arora et al. 2023, Section 3 and appendix, with lengths 64 to 512, 4 to 64 pairs, and 8,192 tokens.
     Differs: the source is causal. Here ``causal`` is an option, so that mechanisms without a causal form can be tested too. The
         presets ``cpu``, ``lra`` and ``profile_decoder`` set it to True. (A bidirectional model takes many times longer to learn
-        which neighbour of a key is its value.) The source draws the gap between the pairs and a query (``alpha``) for one pair
-        after another. The first pairs then tend to be queried first, so the position of a query is informative. Here the gaps are
+        which neighbour of a key is its value.) For one pair after another, the source draws the gap between the list of pairs and
+        the query. The first pairs then tend to be queried first, so the position of a query is informative. Here the gaps are
         assigned to the pairs in random order, so the position is uninformative. Filler tokens are never keys or values here. In the
         source, the filler is one blank token, or random tokens that can be keys. Classes are only the values here, and all tokens
-        in the source. The vocabulary is smaller by default. A validation split is drawn here; the source reports the best of four
-        learning rates.
+        in the source. The vocabulary is smaller by default. The source reports the best of four learning rates; here they can be
+        compared on a validation split.
     """
 
     options: Options
@@ -176,13 +176,12 @@ class Mqar(SyntheticTask):
         return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each number of pairs in the test. If ``most_pairs`` is 0, there are no masks."""
+        """Return one mask of the examples for each number of pairs that a test example can have, or none if ``most_pairs`` is 0."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Return the tokens and the labels of at most ``rows`` new examples. Every number of pairs occurs in an equal share of the
-        examples."""
+        """Return the tokens and the labels of at most ``rows`` new examples. All possible numbers of pairs are equally frequent."""
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained

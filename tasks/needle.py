@@ -108,11 +108,11 @@ class Options(SyntheticOptions):
 class Needle(SyntheticTask):
     """Prediction of the value that followed a key somewhere in the hay. The keys are repeated at the end, as queries.
 
-    A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
-    or diverse (random tokens); training has both. A network is trained on sequences of ``length`` tokens. It is tested on sequences
-    that are as long, twice as long, four times as long and so on, with separate scores for each length and each kind of hay.
-    Shorter test sequences are filled up with hay to the longest length. In a causal network, the queries do not see this hay,
-    because it comes after them.
+    A needle is a key followed by its value, at a random position in the hay. The hay of an example is repetitive (a repeated phrase
+    of eight tokens) or diverse (random tokens). Both kinds are equally frequent. A network is trained on sequences of ``length``
+    tokens. It is tested on sequences that are as long, twice as long, four times as long and so on, with separate scores for each
+    length and each kind of hay. Shorter test sequences are filled up with hay to the longest length. In a causal network, the
+    queries do not see this hay, because it comes after them.
 
     Source: RULER hides single needles, each a key and a value, in repeated phrases or in essays. Yang et al. 2024, Table 2, compare
         recurrent mechanisms on this task: which mechanism is best depends on the hay.
@@ -138,7 +138,7 @@ class Needle(SyntheticTask):
         return f"validation, with {self.options.length} tokens"
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Return a mask of the examples for each kind of hay at each length."""
+        """Return a mask of the examples for each combination of hay and length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 

@@ -154,18 +154,18 @@ class Pathfinder(Task):
         These cues are therefore weak; they are strongest at side 16. Consecutive dashes are at least one pixel nearer to each other
         than to any other path, so labels are unambiguous. In the source, the smallest distance is the same within a path and
         between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the source, they are drawn
-        from one end, near each other in the centre. Grey levels at the edges of dashes are computed from 4 × 4 samples per pixel
-        (11 levels); in the source, they come from resampling. Every image has exactly ``distractors`` short paths. Side 16 is new.
-        The published files (``files=lra``) have no splits. They are divided into eight tenths train, one tenth valid and one tenth
-        test, as in Long Range Arena, but in another order than in TensorFlow Datasets. Images that also occur in a later split are
-        left out.
+        from one end, near each other in the centre. Grey levels at the edges of dashes are computed from 4 × 4 samples per pixel;
+        pixels with fewer than 6 covered samples stay dark. In the source, grey levels come from resampling. Every image has exactly
+        ``distractors`` short paths. Side 16 is new. The published files (``files=lra``) have no splits. They are divided into eight
+        tenths train, one tenth valid and one tenth test, as in Long Range Arena, but in another order than in TensorFlow Datasets.
+        Images that also occur in a later split are left out.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one token for each pixel, which has 256 grey levels."""
+        """Specification: one token for each pixel, namely one of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:

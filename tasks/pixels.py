@@ -93,7 +93,7 @@ class Pixels(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one token for each pixel, which has 256 grey levels."""
+        """Specification: one token for each pixel, namely one of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
@@ -114,8 +114,8 @@ def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray
 
 
 def means(levels: UInt8[np.ndarray, "images 1 height width"], side: int) -> UInt8[np.ndarray, "images 1 side side"]:
-    """Return smaller images of ``side`` × ``side`` pixels, whose levels are means over squares of the given images. Halves are
-    rounded up."""
+    """Return smaller images of ``side`` × ``side`` pixels, whose levels are means over squares of the given images. Means are
+    rounded to the nearest integer, and halves up."""
     images, _, height, width = levels.shape
     if (height, width) == (side, side):
         return levels

@@ -23,7 +23,7 @@ FIRST_DIGIT = 3
 
 
 class Kind(Enum):
-    """Function of the marked digits."""
+    """Label of an example: the sum or the majority of the marked digits."""
 
     sum = "sum"
     majority = "majority"
@@ -109,9 +109,9 @@ class Selective(SyntheticTask):
     """Prediction of the sum or the majority of those digits that follow a mark.
 
     The marked digits are drawn first, uniformly. With ``unmarked=balanced``, the other digits are chosen so that all digits are
-    equally frequent over the whole sequence. If the number of digits is not a multiple of ``modulus``, the remainder is drawn
-    independently of the label. The label is at the last token, the query. (In a causal task, a class token at the start could not
-    see the other tokens.)
+    equally frequent over the whole sequence. If this is impossible, some digits, drawn independently of the label, occur once more
+    than the others. The label is at the last token, the query. (In a causal task, a class token at the start could not see the
+    other tokens.)
 
     Source: none. One attention layer must find the marks, and another must add the digits after them. The task is similar to
         selective copying (Gu and Dao 2023, arXiv:2312.00752), and to parity and majority, on which efficient mechanisms differ.

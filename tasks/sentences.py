@@ -141,8 +141,8 @@ class Sentences(Task):
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
 
     def rows(self, split: Split) -> list[LabelledText]:
-        """Return the examples of a split as texts, for networks with their own tokeniser. Examples with equal texts count as
-        duplicates here.
+        """Return the examples of a split as texts, for networks with their own tokeniser. From the training examples, duplicates
+        and texts of the test split are left out.
 
         Raises:
             FileNotFoundError: files of the data set are missing.
@@ -215,7 +215,7 @@ class Sst2Options(Options):
 class Sst2(Sentences):
     """Classification of phrases of film reviews by sentiment, as positive or negative.
 
-    Source: 67,349 training phrases, including parts of sentences, and 872 sentences, which are GLUE's development split.
+    Source: 67,349 training phrases, including parts of sentences, and the 872 sentences of GLUE's development split.
     Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. No phrase of a test sentence is in train or
         valid.
     """
@@ -334,8 +334,8 @@ class Mrpc(Sentences):
     """Classification of pairs of sentences as paraphrases or not.
 
     Source: the published division into 4,076 training pairs and 1,725 test pairs, whose labels are known.
-    Differs: see ``Sentences``. The Linformer paper does not report this data set. GLUE's development split is a part of the 4,076
-        pairs; the validation split here is another part.
+    Differs: see ``Sentences``. The Linformer paper does not report this data set. The validation split is a part of the 4,076
+        pairs, but not GLUE's development split.
     """
 
     data = MRPC

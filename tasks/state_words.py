@@ -99,8 +99,8 @@ class Options(SyntheticOptions):
     },
 )
 class StateWords(SyntheticTask):
-    """Prediction of the product of all permutations so far. The product is the state of an automaton, and every element can change
-    this state.
+    """Prediction, at every position, of the product of all group elements so far. The elements are permutations, and their product
+    is the state of an automaton.
 
     A sequence of group elements is called a word. With a fixed number of layers, softmax and linear attention cannot track the
     state of long words. Recurrences whose transitions have no negative eigenvalues cannot track parity. A network is trained on

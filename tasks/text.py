@@ -88,10 +88,11 @@ class Text(Task):
     """Classification of film reviews by sentiment, as positive or negative.
 
     Source: 25,000 training and 25,000 test reviews in UTF-8, equally many positive and negative.
-    Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Reviews are cut
-        to ``length`` bytes. Training reviews that then also occur in the test split are left out, and so are duplicates; at 1,024
-        bytes, 24,778 remain. As in the code of Long Range Arena, padding is 0 and a token is the value of a byte plus one. The
-        published table reports the best of four lengths; here the length is an option that is set before training.
+    Differs: Long Range Arena validates on the test reviews. Here the validation reviews (``valid`` is their number) are cut from
+        the training split. Reviews are cut to ``length`` bytes. Training reviews that then also occur in the test split are left
+        out, and so are duplicates; at 1,024 bytes, 24,778 remain. As in the code of Long Range Arena, padding is 0 and a token is
+        the value of a byte plus one. The published table reports the best of four lengths; here the length is an option that is set
+        before training.
     """
 
     options: Options

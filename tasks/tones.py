@@ -1,5 +1,4 @@
-"""Recall of tones in padded frames of a filter bank: which high tone sounded together with the low tone that is repeated at the
-end?"""
+"""Recall of tones in frames of a filter bank: which high tone sounded together with the low tone that is repeated at the end?"""
 
 from __future__ import annotations
 
@@ -85,9 +84,10 @@ class Options(SyntheticOptions):
 class Tones(SyntheticTask):
     """Prediction, at the last frame, of the high tone that sounded together with the low tone at the end of the example.
 
-    A frame contains the level of each band of a filter bank, low bands first. A double tone sounds in one low and one high band,
-    for some frames at one level, and a pause follows. Every band has noise. The low tones of an example are all different, and the
-    high tones are drawn uniformly. Examples have different lengths and are padded with zeros to the largest possible length.
+    A frame contains the level of each band of a filter bank, low bands first. A double tone sounds in one low and one high band. It
+    keeps one level for 2 to 4 frames. At most 2 frames of pause follow. Every band has noise. The low tones of an example are all
+    different, and the high tones are drawn uniformly. Examples have different lengths and are padded with zeros to the largest
+    possible length.
 
     Source: associative recall (Arora et al. 2023, arXiv:2312.04927), with one query, and the double tones of touch-tone telephones
         (ITU-T Q.23, with four low and four high tones). The combination is new.

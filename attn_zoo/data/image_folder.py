@@ -33,7 +33,7 @@ class ImageFiles:
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
     """Return the subfolder of each split in a folder of images. If there is no subfolder ``test``, the validation images are
-    returned as ``test``, and there is no ``valid``.
+    returned as ``test``, and the result has no ``valid``.
 
     Raises:
         MissingDataError: the folder does not exist, or it lacks training or test images.

@@ -30,7 +30,7 @@ Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def read_expressions(path: Path, rows: int) -> Expressions:
     """Return the expressions in a file that has a header and ``rows`` more lines. A line is an expression, a tab, and the value.
 
-    Round brackets only group arguments in pairs and do not change a value. Their number is checked, and they are left out.
+    Round brackets only group arguments in pairs and do not change a value. These brackets are checked and left out.
 
     Raises:
         DamagedDataError: the header, the number of lines, an expression or a value is wrong.

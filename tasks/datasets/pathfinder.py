@@ -24,7 +24,7 @@ Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " imag
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Released Pathfinder images of one size. Their paths and labels are in memory; ``read`` reads their pixels."""
+    """Released Pathfinder images of one size. File names and labels are in memory; ``read`` reads the pixels."""
 
     folder: Path
     side: int

@@ -135,7 +135,8 @@ def python_files(library: Path = STANDARD_LIBRARY) -> list[tuple[str, Path]]:
     """Return the name and the path of each Python file of the standard library, ordered by name. The name is the path relative to
     ``library``.
 
-    Folders named in ``NOT_EVERYWHERE``, and files whose names begin with ``OF_A_BUILD``, are left out.
+    Folders that differ between installations (``NOT_EVERYWHERE``) and files that differ between builds (prefix ``OF_A_BUILD``) are
+    left out.
 
     Raises:
         MissingDataError: there are fewer than three files (one for each split).

@@ -118,10 +118,10 @@ def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[F
 
 
 def level_scale(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the standardised value of each of the 256 grey levels. The mean and the standard deviation are those of all
+    """Return the standardised value of each of the 256 grey levels. The mean and the standard deviation are those of all pixels in
     ``levels``.
 
-    Both are computed from integer counts, so that they are equal on every machine and in every version of numpy.
+    These two statistics are computed from integer counts, so that they are equal on every machine and in every version of numpy.
     """
     counts = np.bincount(levels.ravel(), minlength=256).tolist()
     pixels = sum(counts)

@@ -81,7 +81,7 @@ class Draughtsman:
 
     In both images of a pair, the dots have about the same distance from each other and from the border, and the paths leave the
     dots in about the same directions. Without pairs, these properties would predict most labels. The two long paths of an image are
-    drawn first. The image is finished only if the long paths of another image agree in these properties.
+    drawn first. The image is finished only if it forms such a pair with another image.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -112,7 +112,7 @@ class Draughtsman:
         return images, labels
 
     def draw(self, count: int) -> list[Drawing]:
-        """Return the descriptions of ``count`` new images, in pairs.
+        """Return the descriptions of ``count`` new images. They are drawn in pairs: a positive and a negative one.
 
         Raises:
             ValueError: the paths do not fit into the image.

@@ -32,8 +32,7 @@ def draw_splits(
     other splits.
 
     Args:
-        name: name of the task; it is part of the seed.
-        seed: number that is part of the seed.
+        name, seed: name of the task and a number. The seed of a generator is a hash of the name, the number and the split.
         sizes: number of examples of each split.
         draw: function that draws at most a given number of examples of a split. The only method of the generator that it may call
             is ``random_sample``, whose numbers numpy guarantees never to change. The examples must not depend on the machine.
@@ -89,8 +88,8 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
 
 
 def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a random subset in each of ``rows`` rows: ``size`` different indices of ``weights``. They are drawn one after another.
-    Each index that is left has a probability proportional to its weight."""
+    """Return a random subset in each of ``rows`` rows: ``size`` different indices of ``weights``. They are drawn one after another,
+    from those not drawn yet, with probabilities proportional to their weights."""
     left = np.tile(weights, (rows, 1))
     chosen = np.empty((rows, size), dtype=np.int64)
     for turn in range(size):

@@ -179,10 +179,10 @@ def require_options(task: str, options: Any, expected: Expected, patches: tuple[
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
-    """Check the options ``train`` and ``valid``, which are numbers of published training images.
+    """Check the options ``train`` and ``valid``: how many published training images each split has.
 
     Raises:
-        ValueError: ``valid`` is less than 1 or more than half of these images, or ``train`` is more than the images left.
+        ValueError: ``valid`` is less than 1 or more than half of the images, or ``train`` is negative or more than the rest.
     """
     half, left = expected.train // 2, expected.train - options.valid
     if not 1 <= options.valid <= half:

@@ -11,11 +11,11 @@ from .generated import subsets
 def shared_keys(
     random: np.random.RandomState, rows: int, length: int, marked: int, channels: int
 ) -> tuple[Int[np.ndarray, "rows length channels"], Bool[np.ndarray, "rows length"]]:
-    """Return randomly drawn keys for ``rows`` examples of ``length`` frames. The last key also occurs at ``marked`` random earlier
-    frames, and every other key occurs once.
+    """Return randomly drawn keys for ``rows`` examples of ``length`` frames. Random earlier frames (``marked`` is their number)
+    have the key of the last frame. Every other key occurs once.
 
     Returns:
-        The keys, and a mask of the frames that have the last key, including the last frame.
+        The keys, and a mask of the frames that have the key of the last frame, including this frame.
     """
     codes = subsets(random, rows, length - marked, 2**channels)
     is_marked = np.zeros((rows, length), dtype=np.bool_)

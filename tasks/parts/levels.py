@@ -31,7 +31,7 @@ def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any)
 
     Args:
         options: options of the task.
-        model: sizes of the network that replace those of ``SMALL`` or are added to them.
+        model: settings of the network, which replace or complete those in ``SMALL``.
     """
     return Level(
         model={**SMALL, "dim": 32, **model},

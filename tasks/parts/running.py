@@ -86,7 +86,7 @@ class TextOptions:
     is not set."""
 
     def require_texts(self, task: str) -> None:
-        """Check these options, and convert names to members of their enumerations.
+        """Check these options, and convert strings such as ``bytes`` to members of enumerations.
 
         Raises:
             ValueError: an option is out of its range.

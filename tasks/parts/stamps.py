@@ -29,7 +29,7 @@ _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
 @dataclass(frozen=True, slots=True)
 class Pen:
     """Sizes of the dashes and dots of Pathfinder images, in sixteenths of a pixel. Only ``reach`` and ``apart`` are in whole
-    pixels; they limit the larger of the horizontal and the vertical distance of dashes."""
+    pixels. They limit the distance between dashes: the larger of the horizontal and the vertical distance."""
 
     length: int
     width: int
@@ -86,7 +86,7 @@ class Stamps:
 
     Args:
         side: side of the image in pixels.
-        bend: largest turn between consecutive dashes, in units of ``DEGREES``.
+        bend: largest turn between consecutive dashes, in units of ``DEGREES`` (5 degrees).
     """
 
     def __init__(self, side: int, bend: int) -> None:

@@ -45,14 +45,14 @@ DEFAULT_VOCABULARY = {Tokens.bytes: FIRST + 256, Tokens.wordpiece: 8_192, Tokens
 
 
 class Encoded(NamedTuple):
-    """Token ids of a text, and for each token the number of the word that it belongs to."""
+    """Token ids of a text, and for each token a number that identifies its word."""
 
     ids: Sequence[int]
     words: Sequence[int]
 
 
 class Tokeniser(ABC):
-    """Base class of tokenisers, which convert texts to ids from 3 to ``vocabulary`` - 1."""
+    """Base class of tokenisers, which convert texts to ids from 3 to ``vocabulary`` - 1. The smaller ids are special."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -68,7 +68,7 @@ class Tokeniser(ABC):
 
     @abstractmethod
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the token ids of each text, and for each token the number of its word."""
+        """Return the token ids of each text, and for each token a number that identifies its word."""
 
 
 class ByteTokeniser(Tokeniser):
@@ -84,7 +84,7 @@ class ByteTokeniser(Tokeniser):
         return [text.encode("utf-8").translate(self._table) for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the token ids of each text, and for each token the number of its word."""
+        """Return the token ids of each text, and for each token a number that identifies its word."""
         found = []
         for text, ids in zip(texts, self.encode(texts), strict=True):
             sizes = [len(piece.encode("utf-8")) for piece in re.findall(r"\s*\S+|\s+", text)]
@@ -106,8 +106,8 @@ class LibraryTokeniser(Tokeniser):
         return [[FIRST + i for i in one.ids] for one in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the token ids of each text, and for each token the number of its word. A token that belongs to no word counts as a
-        word of its own."""
+        """Return the token ids of each text, and for each token a number that identifies its word. A token that belongs to no word
+        counts as a word of its own."""
         found = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [Encoded([FIRST + i for i in one.ids], _whole_words(one.word_ids)) for one in found]
 
@@ -126,7 +126,7 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
     Args:
         tokens: kind of tokens.
-        vocabulary: largest number of ids, including the three special ids.
+        vocabulary: largest number of ids, including those for padding, separator and mask.
         path: path of a ``tokenizer.json`` or of its folder, only for ``Tokens.file``.
         texts: function that returns the training texts. It is called only if the tokens are learned.
 
