@@ -41,8 +41,8 @@ def radices(buckets: int) -> list[int]:
 
 
 def rotation_columns(buckets: int) -> int:
-    """Return the number of directions for ``buckets``. A hash needs half as many directions as buckets, because a direction and its
-    opposite are two buckets.
+    """Return the number of random directions needed to hash into this number of buckets. A hash needs half as many directions as
+    buckets, because a direction and its opposite are two buckets.
     """
     return sum(factor // 2 for factor in radices(buckets))
 
@@ -66,8 +66,8 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Return the rows of ``x`` at the positions in ``index``, and zeros at position n, the length of ``x``. ``index`` has
-    ``places`` axes after the axis of heads.
+    """Return the rows of ``x`` at the positions in ``index``, and zeros if a position is n, the length of ``x``. ``places`` is the
+    number of axes of ``index`` after the axis of heads.
     """
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))

@@ -35,7 +35,7 @@ class Options(DropoutOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of three steps: hashing the queries, clustering the hashes by k-means, and attention from the
-    centroids to all keys. The first two have no gradient.
+    centroids to all keys. The first two steps have no gradient.
     """
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)

@@ -35,7 +35,7 @@ class Options(DropoutOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of the indexer, the scores of all pairs, and the weighted sums of values. Products with
-    weights of zero count, too. No gradient flows from the outputs to the indexer.
+    weights of zero are also counted. No gradient flows from the outputs to the indexer.
 
     The state holds keys and values. Index keys are not stored, but computed again from the keys at each step.
     """

@@ -32,9 +32,8 @@ class Options(DropoutOptions):
 
 
 def sizes(keys: int, options: Options) -> tuple[int, int, int]:
-    """Return how many blocks there are, how many blocks a query chooses besides its own, and how many groups
-    there are. A group holds up to B
-    queries that chose the same block, where B is the size of a block.
+    """Return the number of blocks, the number of blocks that a query chooses besides its own, and the number of groups. A group has
+    up to B queries that chose the same block; B is the block size.
     """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
@@ -88,7 +87,7 @@ class MixtureOfBlocks(Attention[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs from n × n scores. Each query attends to its own block and to the k − 1 other blocks with the highest
-        scores for it. Tokens in other blocks are masked.
+        scores for it. All other tokens are masked.
         """
         at = torch.arange(key.shape[2], device=key.device) // self.options.block
         own, z = F.one_hot(at).bool(), torch.arange(int(at[-1]) + 1, device=key.device)
@@ -105,7 +104,7 @@ class MixtureOfBlocks(Attention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs. In one softmax, each query attends to its own block and to the blocks that it chose. Queries that
-        chose the same block are compared with it in groups of B (the size of a block), so about n k B scores are computed.
+        chose the same block are compared with this block in groups of B (the size of a block), so about n k B scores are computed.
         """
         n, b = key.shape[2], self.options.block
         blocks, others, groups = sizes(n, self.options)
@@ -151,8 +150,8 @@ class MixtureOfBlocks(Attention[Options]):
         return best.indices.masked_fill(best.values == -torch.inf, blocks)
 
     def others(self, z: Int[Tensor, " blocks"], own: Int[Tensor, "n 1"]) -> Bool[Tensor, "n blocks"]:
-        """Return a mask that is True for each block in ``z`` that a query in block ``own`` may choose: other or, if causal, earlier
-        blocks.
+        """Return a mask that is True for each block in ``z`` that a query in block ``own`` may choose: all except ``own`` or, if
+        causal, earlier ones.
         """
         return z < own if self.geometry.causal else z != own
 
@@ -165,7 +164,8 @@ def grouped(
 
     Returns:
         Three tensors: the number of the pair at each place, the place of each pair, and the block of each group. An empty place
-        holds the total number of pairs. A pair without a block (``chosen`` is ``blocks``) gets the total number of places.
+        holds the total number of pairs. The place of a pair without a block (``chosen`` equals ``blocks``) is the total number of
+        places.
     """
     block = chosen.flatten(2)
     by_block = block.sort(dim=-1, stable=True)

@@ -96,12 +96,12 @@ class Reformer(RedrawnAttention[Options]):
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
     Differs: each bucket starts a new chunk, and a chunk sees the chunk before it only if both belong to the same bucket. In Eq. 6,
         the chunk before may belong to another bucket. If attention is bidirectional, the first chunk of a bucket also sees the last
-        one, so all chunks of a bucket are seen by equally many chunks. Padding is left out. With more than 16 buckets, the number
+        chunk, so all chunks of a bucket are seen by equally many chunks. Padding is left out. With more than 16 buckets, the number
         of a bucket combines several cross-polytope hashes with at most 16 buckets each. The paper uses a single hash. By default a
         bucket holds two chunks on average; in the paper it holds half a chunk. If N rounds find a key, the key counts in the first
         of them only. In the paper it counts N times with weight 1/N; the sum is the same. The hashes are drawn once or, with
-        ``redraw``, again during training. Evaluation draws none, so it is deterministic. Scores are divided by √d as in Eq. 1; the
-        code of transformers does not.
+        ``redraw``, again during training. Evaluation draws none, so it is deterministic. Scores are divided by √d as in Eq. 1, but
+        not in the library transformers.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -107,7 +107,7 @@ class Routing(Attention[Options]):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs by Algorithm 1 with clusters × n × n weights, averaged over the clusters of each query. The centroids
+        """Return the outputs by Algorithm 1 with n × n weights per cluster, averaged over the clusters of each query. The centroids
         are not updated.
         """
         d, clusters = query.shape[3], self.centroids.shape[1]

@@ -79,11 +79,11 @@ class Sinkhorn(Attention[Options]):
     Differs: the score of two blocks is the product of the mean query of one and the mean key of the other. The paper's network
         computes N_B scores from the sum of a block, so the network fits a single length. No Gumbel noise is added. Each place in
         the second block holds a mean of valid tokens, weighted by R. Padded tokens are left out, so the sum of the weights of a
-        place can be below one. The logarithm of this sum is added to the score of the place. A block of padding alone is part of no
-        second block, and the outputs at its queries have no meaning. A single softmax runs over the keys of both blocks. There is
-        only the bidirectional form. The paper's SortCut is left out. R is computed in float32 or more.
-    Nature: All queries of a block see the same second block. If the answers of adjacent queries lie in different blocks, most of
-        them are therefore not found (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
+        place can be below one. The logarithm of this sum is added to the score of the place. Blocks of padding alone are left out,
+        and the outputs at their queries have no meaning. A single softmax runs over the keys of both blocks. There is only the
+        bidirectional form. The paper's SortCut is left out. R is computed in float32 or more.
+    Nature: All queries of a block see the same second block. If adjacent queries need tokens of different blocks, most of these
+        tokens are not found (task ``needles``: accuracy of 12 % after 690 steps, as for a guess among 8 values).
     """
 
     @classmethod
@@ -94,8 +94,8 @@ class Sinkhorn(Attention[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs by Sections 3.1 to 3.3, computed block by block with plain exponentials. Each place in the second
-        (sorted) block averages valid tokens with weights from R. The attention weight of the place is multiplied by the sum of
-        these weights.
+        (sorted) block averages valid tokens with weights from the soft permutation R. The attention weight of the place is
+        multiplied by the sum of these weights.
         """
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)

@@ -55,8 +55,8 @@ class LocalConvolution(Attention[Options]):
     Paper: none; a control, which cannot select tokens by content.
     Symbols: none.
     Differs: none. Positions before the first and after the last count as zeros, as padded positions do. Weights start from N(0,
-        1/kernel), so that the outputs have the scale of the values. There is no bias, so a position without a real token in reach
-        gives zeros.
+        1/kernel), so that the outputs have the scale of the values. There is no bias, so the output is zero if the kernel covers no
+        real token.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

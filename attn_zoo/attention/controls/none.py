@@ -41,5 +41,5 @@ class NoAttention(Attention):
         return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Return a copy of the values, so that writing into the output does not change them."""
+        """Return a copy of the values, so that writing into the output does not change the values."""
         return value.clone()

@@ -36,7 +36,7 @@ class Projection(Enum):
 class Sharing(Enum):
     """How heads and layers share the projections E and F (Wang et al. 2020, Section 4).
 
-    For 12 layers of 12 heads, ``none`` needs 288 matrices, ``headwise`` 24, ``key_value`` 12 and ``layerwise`` 1.
+    For 12 layers of 12 heads, ``sharing=none`` needs 288 matrices, ``headwise`` 24, ``key_value`` 12 and ``layerwise`` 1.
     """
 
     none = "none"
@@ -112,8 +112,8 @@ class LowRankOptions:
         return read_by_layer("projected_lengths", self.projected_lengths) if self.projected_lengths else [[self.projected_length]]
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """Return the number of different matrices per head (2 if E and F differ, else 1), and the number of copies of them
-        (``heads`` if each head has its own, else 1).
+        """Return the number of matrices that a head uses (2 if E and F differ, else 1), and the number of sets of matrices
+        (``heads`` if each head has its own set, else 1).
         """
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
@@ -122,8 +122,8 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Map that multiplies keys by E (``matrix[0]``) and values by F (``matrix[-1]``). If there is a single matrix, it is both. Each
-    head has its own k × n matrices, or all heads share them.
+    """Map that multiplies keys by E (``matrix[0]``) and values by F (``matrix[-1]``). If there is one matrix, it is both E and F.
+    Each head has its own k × n matrices, or all heads share them.
     """
 
     weight: Float[Tensor, "roles copies k n"]
@@ -157,7 +157,7 @@ class MatrixMap(LengthMap):
         return 4 * self.results * self.length * len(self.heads) * head_dim
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Return the projected tokens E X and F X."""
+        """Return the projections E X and F X of the tokens X."""
         return along_length.compress(self.implementation, self.matrix, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
@@ -179,7 +179,8 @@ LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: M
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
-    """Return one map for each projected length k, from the smallest k to the largest. Each map serves the heads that have this k.
+    """Return one map (projection along the length) for each projected length k, smallest first. Each map serves the heads that have
+    this k.
 
     Raises:
         ValueError: ``projected_lengths`` gives several numbers, but not one for each head of the layer.
@@ -237,7 +238,9 @@ class LowRankAttention(LengthMappedAttention[L]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
-        """Return a warning if a projected length is not below the number of keys. Only ``allow_full_rank`` permits this."""
+        """Return a warning if a projected length is not below the number of keys. Such a length is possible only with
+        ``allow_full_rank``.
+        """
         k, n = max(map(max, options.layers())), geometry.keys
         found = super().warnings(geometry, options)
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found

@@ -21,8 +21,8 @@ Rows = Float[Tensor, "batch heads keys head_dim"]
 
 
 class Few(NamedTuple):
-    """A few keys and values that queries see beside their window, such as projected ones. ``valid`` is True for those that a query
-    sees; None means all.
+    """A few keys and values that queries see beside their window, such as projected ones. ``valid`` is True for keys that a query
+    sees; None means all keys.
     """
 
     key: Compressed
@@ -33,8 +33,8 @@ class Few(NamedTuple):
 def attend_near(
     query: Rows, key: Keys, value: Keys, valid: KeyValid, few: Few, *, window: int, dropout: float, tiled: bool
 ) -> Rows:
-    """Return softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], where K_near are the valid keys of the window around
-    each query.
+    """Return softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], where K_few are the keys of ``few``, and K_near the valid keys of
+    the window around each query.
     """
     reach = min(window // 2, query.shape[2] - 1)
     if few.valid is None and valid is not None:
@@ -79,7 +79,7 @@ def window_attention(
 
 
 def window_block(left: int) -> int:
-    """Return the number of queries in a block of ``window_attention``."""
+    """Return the number of queries in a block of ``window_attention`` with this ``left``."""
     return max(left, SMALLEST_BLOCK)
 
 

@@ -50,7 +50,7 @@ class MeanMap(WindowMap):
         return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Return the means of the tokens twice, because they serve both keys and values."""
+        """Return the mean of each window twice: for keys and for values."""
         mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
@@ -83,11 +83,12 @@ class MaxMap(WindowMap):
 
 
 class ConvolutionMap(WindowMap):
-    """Map by a convolution over the channels of a head, without bias. Its kernel and its stride are one window of w = ⌈n / k⌉
-    tokens.
+    """Map by a convolution along the length, which mixes all channels of a head and has no bias. Kernel and stride span one window
+    of w = ⌈n / k⌉ tokens.
 
     ``weight`` has shape (roles, copies, w d, d), where d is head_dim. The first role is for keys, the last for values. Each head
-    has a copy, or all heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
+    has its own kernel (copy), or all heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the
+    tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]

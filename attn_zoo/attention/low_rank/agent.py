@@ -29,7 +29,7 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head for m agents.
 
-    A convolution adds one multiply-add per weight of the kernel, position and channel.
+    A convolution of width w adds w multiply-adds per position and channel.
     """
     n, m, inner = geometry.keys, min(options.agents, geometry.keys), geometry.inner_dim
     flops = inner * (8 * n * m + 2 * options.convolution * n)

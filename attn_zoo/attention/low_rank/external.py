@@ -62,7 +62,7 @@ class External(Attention[Options]):
         memory_keys, M_v → memory_values; α → weights.
     Differs: padded positions are left out of the softmax over positions. The double normalisation is computed as a single softmax
         over units, of the scores minus their log-sum-exp over positions. This avoids a division by zero. M_k starts from N(0, 1/d)
-        and M_v from N(0, 1). There are as many heads as in the layer; the paper's code makes four times as many.
+        and M_v from N(0, 1). There are as many heads as in the layer; the paper's code has four times as many.
     Nature: Positions interact only through one number per unit: the sum over positions that divides the weights. So a position can
         hardly look for a token by content. The copying task is learned slowly (accuracy of 47 % after 650 steps and rising; the
         control ``uniform`` stays at 16 %).

@@ -45,7 +45,7 @@ class Options(LowRankOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of the projections E K and F V, the sums over projected keys, and the products of these sums
-    with φ(Q). ``favor`` adds the random projections.
+    with φ(Q). The feature map ``favor`` adds its random projections.
     """
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor

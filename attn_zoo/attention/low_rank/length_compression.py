@@ -35,7 +35,7 @@ class LengthOptions(SinkOptions, DropoutOptions):
 
 
 def reach(geometry: Geometry, window: int, length: int) -> tuple[int, int]:
-    """Return how many keys the window holds on the left and on the right of a position, each below ``length``."""
+    """Return how many keys of a window lie on the left and on the right of its query. Both numbers are less than ``length``."""
     left, right = (window - 1, 0) if geometry.causal else (window // 2, window // 2)
     return min(left, length - 1), min(right, length - 1)
 
@@ -125,7 +125,7 @@ class LengthCompression(Attention[LengthOptions]):
         return window_attention(query, key, value, near, few, left=left, right=right, dropout=p, sinks=self.sinks)
 
     def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
-        """Return the compressed keys and values, and a mask that is True for each entry that a query sees."""
+        """Return the entries (compressed keys and values), and a mask that is True for each entry that a query sees."""
         m = self.options.compress_rate
         real = in_windows(valid[:, None, :, None], m)[:, 0, ..., 0]
         keys, values, logits = (in_windows(x, m) for x in (key, value, key @ self.gate.to(key.dtype)))

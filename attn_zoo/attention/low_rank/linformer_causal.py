@@ -34,8 +34,8 @@ class Options(DropoutOptions):
 
 
 def block_size(keys: int, options: Options) -> int:
-    """Return the number of tokens in a block: at least ``projected_length`` + 1, so that projections compress, and otherwise at
-    most ``keys``.
+    """Return the number of tokens in a block: at most ``keys``, but always at least ``projected_length`` + 1, so that blocks are
+    compressed.
     """
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
@@ -77,8 +77,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
 class LinformerCausal(Attention[Options]):
-    """Softmax attention to the tokens of a query's own block, and to the projected keys of other blocks. If causal, these are
-    earlier blocks.
+    """Softmax attention to the tokens of a query's own block, and to the projected keys of other blocks or, if causal, of earlier
+    blocks.
 
     Paper: Wang et al. 2020, Eq. 7. The paper's E mixes all positions, so it has no causal form. Here E maps one block of c tokens
         to k projected keys. If causal, only later blocks see them. With c = √(n k), a query is compared with at most about 2 √(n k)

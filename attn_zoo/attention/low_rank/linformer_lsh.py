@@ -110,7 +110,7 @@ class LinformerLSH(LowRankAttention[Options]):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs of one softmax over the k projected keys and all n keys. Keys outside the window in the order of
+        """Return the outputs of one softmax over the k projected keys and all n keys. Keys outside a window in the order of hash
         buckets are masked.
         """
 

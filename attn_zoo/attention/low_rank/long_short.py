@@ -39,8 +39,8 @@ class Options(DropoutOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of K W, PᵀK and PᵀV, each n r d multiply-adds per head, and of attention to the window and to
-    the projected keys.
+    """Return the cost, with the FLOPs of K W, PᵀK and PᵀV (with P = softmax(K W)), each n r d multiply-adds per head, and of
+    attention to the window and to the projected keys.
     """
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)

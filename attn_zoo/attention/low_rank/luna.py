@@ -72,9 +72,9 @@ class Luna(Attention[Options]):
     """Two nested attentions: a few learned queries pack the tokens, then all queries attend to the packed tokens.
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
-    Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C, projected to
-        keys of the pack attention → the stream ``context`` (a stream is a further projection of the tokens); A → the pack weights,
-        softmax(P Cᵀ / √d) or, if causal, ω(P Cᵀ / √d).
+    Symbols: P → packed_query (includes the projection of P); l → packed_length; ω → elu + 1, as in the published code; C, projected
+        to keys of the pack attention → the stream ``context`` (a stream is a further projection of the tokens); A → the pack
+        weights, softmax(P Cᵀ / √d) or, if causal, ω(P Cᵀ / √d).
     Differs: P is a parameter of each layer, the same for all inputs, and no layer passes packed tokens on. In the paper the model
         has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed.
         This is equivalent, because packing is linear. However, each head packs its own keys and values with its own weights. P
@@ -134,7 +134,8 @@ class Luna(Attention[Options]):
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Return the outputs, with attention to the packed tokens computed by PyTorch's fused kernels.
 
-        The causal form is computed without these kernels: in tiles on a CPU, and as in ``eager`` on other devices.
+        The causal form is computed without these kernels: in tiles on a CPU, and as in the implementation ``eager`` on other
+        devices.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))

@@ -41,10 +41,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums, each n m d multiply-adds per head for m landmarks.
-    Smaller products are added: Q̃ K̃ᵀ, A⁺ times m values, and four m × m products per iteration.
+    """Return the cost, with the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums, each n m d multiply-adds per head for m landmarks
+    (Q̃, K̃). Smaller products are added: Q̃ K̃ᵀ, the pseudo-inverse A⁺ times m values, and four m × m products per iteration for
+    A⁺.
 
-    A convolution adds one multiply-add per weight of the kernel, position and channel.
+    A convolution of width w adds w multiply-adds per position and channel.
     """
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
@@ -74,11 +75,11 @@ class Nystrom(Attention):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: the convolution is left out by default; the paper's spans 33 positions. Landmarks are means of valid tokens. If the
-        number n of valid tokens is not a multiple of m, the first n mod m segments hold one token more than the others. The
-        iteration for the pseudo-inverse starts from the transpose of A, divided by norms of A. Norms are computed for each head and
-        example; the paper's code takes maxima over the whole batch. The convolution has one kernel per head, and padded positions
-        count as zeros. Everything is computed in float32 or more.
+    Differs: the convolution is left out by default; the paper's convolution spans 33 positions. Landmarks are means of valid
+        tokens. If the number n of valid tokens is not a multiple of m, the first n mod m segments hold one token more than the
+        others. The iteration for the pseudo-inverse starts from Ãᵀ, divided by the 1-norm and the ∞-norm of Ã. Norms are computed
+        for each head and example; the paper's code takes maxima over the batch. The convolution has one kernel per head, and padded
+        positions count as zeros. Everything is computed in float32 or more.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is a landmark, and nothing is saved"),)
@@ -205,8 +206,8 @@ def means_of_valid(
     """Return the matrix that averages the valid tokens of m consecutive parts, and a mask that is True for parts with a valid
     token.
 
-    If the number of valid tokens is not a multiple of m, the first parts hold one token more than the others. If it is less than m,
-    each token is a part.
+    If the number of valid tokens is not a multiple of m, the first parts hold one token more than the others. If fewer than m
+    tokens are valid, each valid token is a part.
     """
     count = valid.sum(dim=-1, keepdim=True)
     parts = count.clamp(min=1, max=m)

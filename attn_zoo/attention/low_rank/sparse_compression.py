@@ -105,8 +105,8 @@ class SparseCompression(hca.LengthCompression):
         self.auxiliary = AuxiliaryLoss()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs: compress and score entry by entry, then attend in one softmax to the chosen entries and the keys in
-        the window.
+        """Return the outputs: compute and score the compressed entries one by one, then attend in one softmax to the chosen entries
+        and the keys in the window.
         """
         n, m, causal = key.shape[2], self.options.compress_rate, self.geometry.causal
         valid, t = real_positions(query, key_valid), torch.arange(n, device=key.device)
@@ -140,7 +140,7 @@ class SparseCompression(hca.LengthCompression):
         return naive_attention(query, key, value, near.tril() if causal else near, few, self.sinks)
 
     def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
-        """Return the compressed keys and values, and a mask that is True for each entry that a query attends to."""
+        """Return the entries (compressed keys and values), and a mask that is True for each entry that a query attends to."""
         m, maps = self.options.compress_rate, self.before.to(key.dtype)
         real = overlapping(valid[:, None, :, None], valid[:, None, :, None], m)[:, 0, ..., 0]
         keys = overlapping(key @ maps[0], key, m)
@@ -172,7 +172,7 @@ class SparseCompression(hca.LengthCompression):
 def overlapping(
     before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
 ) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return windows of 2 m slots. The first m slots hold the rows of ``before`` for the m tokens before the window, or zeros if
-    there are none. The other m slots hold the rows of ``own`` for the m tokens in the window.
+    """Return 2 m slots for each group of m tokens. The first m slots hold the rows of ``before`` for the previous group, or zeros
+    for the first group. The last m slots hold the rows of ``own`` for the group itself.
     """
     return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)

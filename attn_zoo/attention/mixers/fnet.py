@@ -36,9 +36,9 @@ class FNet(Attention):
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
-    Differs: transforms are unitary, divided by √(n D), so the output has the scale of the values at every length. The paper's are
-        not divided. The transform applies to the layer's values; the paper has no projection. The transform mixes the channels of
-        all heads. Padding is unsupported, because a padded position would change every frequency.
+    Differs: transforms are unitary, divided by √(n D), so the output has the scale of the values at every length. The paper's
+        transforms are not divided. The transform applies to the layer's values; the paper has no projection. The transform mixes
+        the channels of all heads. Padding is unsupported, because a padded position would change every frequency.
     Nature: The mixing is fixed, so no position can look for a token by content.
     """
 

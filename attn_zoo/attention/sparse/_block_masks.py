@@ -24,7 +24,7 @@ SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 
 
 class BlockTable(NamedTuple):
-    """Table that lists, for some blocks of queries, which blocks of keys each of them sees."""
+    """Table of the blocks of keys that a block of queries sees, for several blocks of queries."""
 
     queries: Int[Tensor, "rows"]
     """Numbers of the blocks of queries."""
@@ -41,8 +41,9 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Pattern that determines which blocks each block sees: all blocks at most ``window`` blocks away, the ``first`` blocks at the
-    start, the ``last`` blocks at the end, and ``random`` other blocks.
+    """Pattern that determines which blocks each block sees: a window of blocks, blocks at both ends of the sequence, and random
+    blocks. These fields are numbers of blocks: ``window`` on each side, ``first`` at the start, ``last`` at the end. ``random`` is
+    the number of random blocks.
 
     The blocks at the start and at the end are global: they also see all blocks. If causal, a position sees no later positions,
     ``last`` is 0, and random draws do not depend on the length.
@@ -56,7 +57,9 @@ class Pattern:
     causal: bool = False
 
     def block_pairs(self, n: int) -> int:
-        """Return the number of pairs of blocks that a head compares. Absent blocks (-1 in a ``BlockTable``) count, too."""
+        """Return the number of pairs of blocks that a head compares. Pairs with absent blocks (-1 in a ``BlockTable``) are
+        included.
+        """
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
@@ -68,8 +71,8 @@ class Pattern:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
     def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Return the tables of visible blocks at length ``n``, for ordinary and for global blocks. ``seeds`` holds one seed per
-        head.
+        """Return the tables of visible blocks at length ``n``. Ordinary and global blocks have separate tables. ``seeds`` holds one
+        seed per head.
         """
         blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
@@ -127,7 +130,7 @@ class Pattern:
 
     def cost(self, geometry: Geometry) -> Cost:
         """Return the cost, with the FLOPs of attention from each block to all blocks that it sees. Absent blocks (-1 in a
-        ``BlockTable``) count, too.
+        ``BlockTable``) are included.
 
         The state holds keys and values of the window and the global blocks or, with random blocks, of the whole past.
         """
@@ -148,8 +151,8 @@ def _gather(
 
 
 class BlockPatternAttention(PairwiseAttention[OptionsT]):
-    """Softmax attention from each query to all blocks that its block sees. Subclasses define the pattern of blocks by
-    ``layout``.
+    """Softmax attention from each query to all blocks that its block sees. Subclasses define ``layout``, which returns the pattern
+    of blocks.
     """
 
     saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)

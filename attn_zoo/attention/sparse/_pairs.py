@@ -27,7 +27,7 @@ class PairwiseAttention(Attention[OptionsT]):
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Return a function of (head, query index, key index) that returns True if the query sees the key at length ``n``. The
-        function must not hold a reference to the module.
+        function is cached, so it must not hold a reference to the module.
         """
 
     def by_head(self) -> bool:

@@ -90,7 +90,7 @@ class BigBird(BlockPatternAttention[Options]):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Return a warning if there are so few blocks that every block sees all."""
+        """Return a warning if there are so few blocks that every block sees all blocks."""
         o = options
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()

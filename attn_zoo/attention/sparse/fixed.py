@@ -45,7 +45,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of attention from each block to itself and to the summaries (the last positions) of all
     blocks. The summaries are gathered into blocks, which count as full.
 
-    The state holds keys and values of the summaries and of the present block. The largest state is counted.
+    The state holds keys and values of the summaries and of the present block. Its largest size is counted.
     """
     n = geometry.keys
     block, summary = sizes(geometry, options)
@@ -78,8 +78,8 @@ class Fixed(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the query's own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
-    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional, a
-        position also sees the summaries of later blocks. All heads have the same summaries.
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), and each key counts once. If
+        bidirectional, a position also sees the summaries of later blocks. All heads have the same summaries.
     Nature: If causal, a position sees only the last positions of earlier blocks. Recall across blocks therefore needs a layer
         that first gathers tokens at these positions.
     """
@@ -98,7 +98,7 @@ class Fixed(PairwiseAttention[Options]):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs, computed in blocks of queries. One softmax runs over the query's own block and the last keys
-        (summaries) of all blocks, each key once.
+        (summaries) of all blocks. A key in both counts once.
         """
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary

@@ -25,8 +25,8 @@ def pattern(geometry: Geometry, options: Options) -> Pattern:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of attention from each block to itself and to its neighbours. The backward pass takes twice
-    as many.
+    """Return the cost, with the FLOPs of attention from each block to itself and to its neighbours. The backward pass has twice as
+    many FLOPs.
     """
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, parameters=geometry.heads * options.sinks, backward_flops=2 * in_tiles.flops)

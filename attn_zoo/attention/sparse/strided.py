@@ -67,8 +67,8 @@ class Strided(PairwiseAttention[Options]):
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
-    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), each key once. If bidirectional,
-        the window and the l-th positions lie on both sides of the query.
+    Differs: every head sees A⁽¹⁾ and A⁽²⁾ in one softmax (the paper's merged head, Section 5.1), and each key counts once. If
+        bidirectional, the window and the l-th positions lie on both sides of the query.
     Nature: A position sees its neighbours and every l-th position beyond them. Other tokens arrive after two layers, in averages
         that do not depend on the query. Recall by content therefore stays near a guess among the values seen (accuracy of 12 % with
         8 key-value pairs at l = 8, after 1,100 steps), while copying from a fixed distance is easy.
@@ -87,8 +87,8 @@ class Strided(PairwiseAttention[Options]):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Return the outputs, computed on a grid with l consecutive positions per row. A window lies in adjacent rows, and every
-        l-th position lies in a column.
+        """Return the outputs, computed on a grid with l consecutive positions per row. A window lies in adjacent rows. Keys whose
+        distance is a multiple of l lie in the query's column.
         """
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
