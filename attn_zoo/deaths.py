@@ -67,9 +67,9 @@ def note(what: str) -> None:
 
 @contextmanager
 def during(what: str) -> Iterator[None]:
-    """Return a context in which the end of this process counts as a death during ``what``.
+    """Return a context in which the end of this process counts as a death during the activity ``what``.
 
-    A child process that was forked in the context ends when it leaves the context.
+    A child process that was forked in the context ends with the context.
 
     Args:
         what: what the process does in the context, such as ``the run ID``.
@@ -85,14 +85,15 @@ def during(what: str) -> Iterator[None]:
 
 
 def reasons(what: str) -> list[str]:
-    """Return how earlier processes of this command died during ``what``, in the order of their deaths."""
+    """Return how earlier processes of this command died during the activity ``what``, in the order of their deaths."""
     found = _all().get(what, [])
     return [str(reason) for reason in found]
 
 
 def add(what: str, reason: str) -> None:
-    """Record how a process died during ``what``. In this process and in processes that it starts later, ``reasons(what)`` then also
-    returns ``reason``."""
+    """Record how a process died during the activity ``what``. In this process and in processes that it starts later,
+    ``reasons(what)`` then also returns ``reason``.
+    """
     found = _all()
     os.environ[VARIABLE] = json.dumps({**found, what: [*found.get(what, []), reason]})
 
@@ -116,7 +117,7 @@ def go_on(process: int, stopped_by: int) -> None:
 
 @contextmanager
 def children_going_on() -> Iterator[None]:
-    """Return a context in which child processes that stop themselves are continued."""
+    """Return a context that continues child processes after the signal SIGSTOP has stopped them."""
     over = threading.Event()
     watch = threading.Thread(target=_watch_children, args=(over,), daemon=True)
     if hasattr(os, "waitid"):

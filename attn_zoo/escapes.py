@@ -1,8 +1,8 @@
 """Functions that make foreign text safe to print, such as text from records, plugins and file names. Each output format has its own
 function.
 
-``terminal`` makes every character visible. The functions of the other formats call it, and then escape the special characters of
-their format.
+The function ``terminal`` makes every character visible. The functions of the other formats call it, and then escape the special
+characters of their format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def terminal(text: str) -> str:
 
 
 def terminal_lines(text: str) -> str:
-    """Return text in which ``terminal`` has escaped each line. Line breaks are kept."""
+    """Return text with each line escaped by the function ``terminal``. Line breaks are kept."""
     return "\n".join(map(terminal, text.split("\n")))
 
 

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return for each key the list of its values, from pairs (key, value). Keys and values keep their order."""
+    """Return a dictionary with the values of each key in a list, from pairs (key, value). Keys and values keep their order."""
     groups: dict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
         groups[key].append(value)

@@ -24,14 +24,15 @@ class Terminated(SystemExit):
 
 
 class Outside:
-    """Context that distinguishes errors of the code in it from events outside of that code, such as signals (see ``pass_on``).
+    """Context that distinguishes errors of the code in the context from events outside of this code, such as signals (see
+    ``pass_on``).
 
-    A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, even if the code in it sent the
+    A KeyboardInterrupt counts as an event from outside if SIGINT arrived in the context, even if the code in the context sent the
     signal.
 
     Args:
-        callers: functions of other code that the code in the context calls. An error that passes through one of them counts as
-            an event from outside.
+        callers: functions of other code that the code in the context calls. An error that passes through one of these functions
+            counts as an event from outside.
     """
 
     def __init__(self, *callers: Callable[..., object]) -> None:

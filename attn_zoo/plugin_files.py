@@ -119,6 +119,6 @@ def _where(error: BaseException, root: Path) -> str:
 
 
 def file_of(module: ModuleType | None) -> Path | None:
-    """Return the file from which a module was loaded, or None if there is none."""
+    """Return the file from which ``module`` was loaded, or None if ``module`` is None or has no file."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if isinstance(file, str) else None

@@ -30,7 +30,7 @@ def tell(words: str) -> None:
 def apart(who: str, when: str) -> Iterator[list[str]]:
     """Return a context. When the context ends, changed settings of the process are restored, and a warning names them.
 
-    Their names are also added to the list that the context yields.
+    The names of these settings are also added to the list that the context yields.
 
     Args:
         who: name of the plugin or task, for the warning.

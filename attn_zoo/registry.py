@@ -1,4 +1,4 @@
-"""Registry of mechanisms and tasks: it registers, finds and builds those that are built in or come from plugins."""
+"""Registry: functions that register, find and build the mechanisms and tasks that are built in or come from plugins."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ def read_results(path: Path, experiment: str, option: str, *, finished: bool = F
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` to a JSON file as a whole, so that no process reads a part of it."""
+    """Write ``content`` to a JSON file in one step, so that no process reads an incomplete file."""
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file as a whole, so that no process reads a part of it."""
+    """Write a text file in one step, so that no process reads an incomplete file."""
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)

@@ -107,7 +107,7 @@ def paragraph(text: str, width: int, mark: str = "", indent: str = "") -> list[s
 
 
 def show(text: str, format: str = "terminal") -> None:
-    """Print text. On a terminal, long lines are wrapped, unless ``format`` is one that is meant for files."""
+    """Print text. On a terminal, long lines are wrapped, unless ``format`` is meant for files."""
     print(wrap(text) if format == "terminal" and sys.stdout.isatty() else text, flush=True)
 
 

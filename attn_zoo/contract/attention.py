@@ -117,7 +117,7 @@ class Attention(nn.Module, Generic[OptionsT]):
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """Return the reason why this implementation cannot run with this geometry and these options, or None if it can.
 
-        A mechanism with such a limit overrides this method.
+        A mechanism with a limited implementation overrides this method.
         """
         return None
 
@@ -410,8 +410,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         return queries
 
     def check_device(self, value: Tensor) -> None:
-        """Raise an error if the implementation cannot run on the device of ``value``. If ``auto`` chose the implementation,
-        choose one that runs on this device instead.
+        """Raise an error if the implementation cannot run on the device of ``value``. If ``auto`` chose the implementation, switch
+        to an implementation that runs on this device.
 
         Raises:
             UnsupportedError: the caller named the implementation, and it does not run on this device.

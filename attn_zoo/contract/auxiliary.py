@@ -23,7 +23,7 @@ class AuxiliaryLoss:
 
 def auxiliary_loss(model: nn.Module) -> Tensor | float:
     """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and remove them.
-    Return 0 if there are none.
+    Return 0 if no mechanism has a loss.
 
     A training loop adds this sum to its loss. An auxiliary loss gives a gradient only to parameters that no other loss trains, so
     its scale does not matter to Adam.

@@ -101,8 +101,8 @@ class Capabilities:
 class Cost:
     """Cost of one example in evaluation mode, without padding. None means that a cost is not stated.
 
-    FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count,
-    with two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are those of float32.
+    FLOPs are those of the implementation for a CPU: ``tiled`` if the card has it, else ``eager``. Only matrix products count, with
+    two FLOPs per multiply-add, as in PyTorch's ``FlopCounterMode``. Bytes are counted for float32.
     """
 
     flops: int
@@ -120,10 +120,10 @@ class Cost:
 class Stream:
     """Extra projection of the tokens, which a layer computes for a mechanism in addition to queries, keys and values.
 
-    ``of`` names the tokens that are projected: those of the queries or those of the keys. ``first`` is the number of
-    tokens, from the start, that are projected; None means all. The weights start as a copy of the layer's projection that
-    ``starts_as`` names. ``attend`` gets the projected tokens as the keyword argument ``name``, of shape (batch, heads, length or
-    first, head_dim).
+    The field ``of`` states whether the tokens of the queries or of the keys are projected. The field ``first`` is the number of
+    tokens, from the start, that are projected; None means all. The weights start as a copy of the layer's projection that the field
+    ``starts_as`` names. The method ``attend`` gets the projected tokens in the keyword argument ``name``. Their shape is (batch,
+    heads, number of projected tokens, head_dim).
     """
 
     name: str

@@ -60,8 +60,8 @@ class CompressingAttention(Attention[OptionsT]):
         value: Float[Tensor, "batch heads r head_dim"],
         valid: Bool[Tensor, "batch r"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the outputs of attention to the compressed keys that are ``valid``. If none is valid, outputs must be finite, but
-        may have any value.
+        """Return the outputs of attention to the compressed keys that are ``valid``. If no key is valid, outputs must be finite,
+        but may have any value.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[Content]):
-    """One form in which a data set may lie in the data folder: the names of its files, and how to read them."""
+    """One form in which a data set can be stored in the data folder: the names of its files, and how to read them."""
 
     title: str
     """Name of this form, such as ``JSON lines`` or ``as published``."""
@@ -30,14 +30,14 @@ class Layout(Generic[Content]):
     """
 
     def missing(self, root: Path) -> list[str]:
-        """Return the required files that the data folder ``root`` lacks. A file that may have several names is given by its first
-        name.
+        """Return the required files that the data folder ``root`` lacks. A file that may have several names is listed under its
+        first name.
         """
         return [names[0] for names in self.files if not any((root / name).exists() for name in names)]
 
     def paths(self, root: Path) -> list[Path]:
-        """Return the paths of the files in the order of ``files``. If a file may have several names, the first existing one is
-        used.
+        """Return the paths of the files in the order of ``files``. For a file that may have several names, the first name that
+        exists is used.
         """
         return [next(root / name for name in names if (root / name).exists()) for names in self.files]
 

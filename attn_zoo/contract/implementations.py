@@ -1,4 +1,4 @@
-"""Names of implementations, what each needs, and the order in which ``auto`` tries them."""
+"""Names of implementations, what an implementation needs, and the order in which ``auto`` tries them."""
 
 from __future__ import annotations
 

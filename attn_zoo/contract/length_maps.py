@@ -42,7 +42,7 @@ class LengthMap(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """Matrix of the map, ``weight`` times ``scale``. Only some maps have one."""
+        """Matrix of the map, ``weight`` times ``scale``. Only some maps have a matrix."""
         return self.weight if self.scale == 1 else self.weight * self.scale
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
@@ -79,7 +79,7 @@ class LengthMap(nn.Module):
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Return a mask that is True for each of the r compressed positions that contains a real token, or None if all do."""
+        """Return a mask that is True for those of the r compressed positions that contain a real token, or None if all r do."""
         return None
 
     @torch.no_grad()
@@ -97,8 +97,8 @@ class LengthMap(nn.Module):
 class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):
     """Attention to keys and values that ``LengthMap`` objects compress along the length. Each map serves one group of heads.
 
-    Subclasses implement ``make_maps`` and ``attend_compressed``. A subclass whose queries also see other keys overrides ``attend``,
-    too.
+    Subclasses implement ``make_maps`` and ``attend_compressed``. A subclass whose queries also see uncompressed keys overrides
+    ``attend``, too.
     """
 
     def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
@@ -206,7 +206,7 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
 
 
 def equal_bounds(n: int, k: int) -> list[int]:
-    """Return the k + 1 bounds of k segments of n positions with nearly equal lengths. If k > n, some segments are empty."""
+    """Return the k + 1 bounds that divide n positions into k nearly equal segments. If k > n, some segments are empty."""
     return [round(at * n / k) for at in range(k + 1)]
 
 

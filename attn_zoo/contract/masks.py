@@ -20,11 +20,11 @@ value.
 def softmax_over_valid(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, sinks: Sinks = None
 ) -> Float[Tensor, "... keys"]:
-    """Return the softmax over the entries of the last axis that are ``allowed``. If a row has no such entry, it gets zeros.
+    """Return the softmax over the entries of the last axis that are ``allowed``. A row without allowed entries gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. Sinks are learned scores, one per head, that join the
-    softmax but belong to no key. If sinks are given, the second axis of ``scores`` must be that of heads, and the last axis of
-    ``allowed`` must have as many entries as that of ``scores``.
+    ``allowed`` broadcasts against ``scores``; None allows everything. Sinks are learned scores, one per head, that join the softmax
+    but belong to no key. If sinks are given, the second axis of ``scores`` must be the heads, and the last axes of ``scores`` and
+    ``allowed`` must have the same length.
     """
     if sinks is not None:
         sink = sinks.to(scores.dtype).view(-1, *[1] * (scores.dim() - 2)).expand(*scores.shape[:-1], 1)
@@ -70,8 +70,8 @@ def allowed_pairs(
 def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
     """Return weighted sums divided by the sums of their weights. Return zeros if all weights are zero.
 
-    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of
-    the smallest normal number, so the gradient, which divides by its square, stays finite.
+    If ``weights`` is None, the last column of ``sums`` holds the sums of weights. The divisor is at least the square root of the
+    smallest normal number, so the gradient, which divides by the square of the divisor, stays finite.
     """
     if weights is None:
         sums, weights = sums[..., :-1], sums[..., -1:]

@@ -34,7 +34,7 @@ class MemoryState:
         return self.summed.nbytes
 
     def after(self, summed: Float[Tensor, "batch heads m d"], tokens: int) -> MemoryState:
-        """Return the state after ``tokens`` more tokens, with ``summed`` as the new matrices S."""
+        """Return the state after more tokens (``tokens`` in number), with ``summed`` as the new matrices S."""
         return MemoryState(summed, self.position + tokens)
 
 
@@ -42,7 +42,7 @@ class MemoryAttention(Attention[OptionsT]):
     """Mechanism that reads tokens into a ``MemoryState``. It computes in float32 or float64, also under autocast, because long
     sums need this precision.
 
-    Subclasses implement ``read``. If S is not head_dim × head_dim, they also implement ``state_shape``.
+    Subclasses implement ``read``. If the matrices S are not head_dim × head_dim, they also implement ``state_shape``.
     """
 
     read: Callable[..., tuple[Tensor, MemoryState]]

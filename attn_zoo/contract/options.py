@@ -46,7 +46,7 @@ def above_zero(role: str) -> Bound:
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Return the bound of a width that must be odd, such as that of a window around a position.
+    """Return the bound of an option that must be odd, such as the width of a window around a position.
 
     Args:
         counted: what the width counts, for the error message.
@@ -151,8 +151,8 @@ def length_rules(options: type) -> Mapping[str, LengthRule]:
 def added_later(default: Any) -> Any:
     """Return a dataclass field for an option that was added after runs had already been recorded without it.
 
-    Its default must not change any result. The description of a run leaves the option out if it has its default, so the id of an
-    older run, which is computed from the description, does not change.
+    Its default must not change any result. The description of a run leaves the option out if its value is the default. The id of a
+    run is computed from this description, so older ids do not change.
     """
     return field(default=default, metadata={_LATER: True})
 
@@ -164,7 +164,7 @@ def left_out(option: Field[Any], value: object) -> bool:
 
 def plain_options(options: Any) -> dict[str, Any]:
     """Return options as a dictionary of plain values. An enum member becomes its name. An option that was declared with
-    ``added_later`` is left out if it has its default.
+    ``added_later`` is left out if its value is the default.
     """
     plain = {}
     for option in fields(options):

@@ -45,7 +45,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Inputs that are two sequences of integers below ``vocabulary``. One network encodes both, separately. 0 means padding."""
+    """Inputs that are two sequences of integers below ``vocabulary``. One network encodes the two sequences separately. 0 means
+    padding.
+    """
 
     vocabulary: int
 
@@ -157,7 +159,7 @@ def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch lengt
 class Examples(ABC):
     """Examples of one split, which are read in batches by index.
 
-    The order does not depend on the labels, so the first examples are a fair sample.
+    The order of examples does not depend on labels, so the first examples are a fair sample.
     """
 
     @abstractmethod
@@ -301,7 +303,7 @@ class Task(ABC):
 
     @property
     def data_title(self) -> str:
-        """Name, for tables, of the data that the options select. It is ``generated`` unless the card names data sets."""
+        """Name of the data that the options select, as tables show it. If the card names no data sets, it is ``generated``."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
     @property
@@ -322,7 +324,8 @@ class Task(ABC):
         return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
-        """Return the subsets of a split that are scored separately, such as examples of one depth. By default there are none.
+        """Return the subsets of a split that are scored separately, such as the examples of one length. By default, there are no
+        subsets.
 
         Keys are headings for tables. Values are masks that are True for the examples in the subset. If labels are by position,
         a mask may instead be True for the scored positions in the subset.

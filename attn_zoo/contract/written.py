@@ -4,8 +4,8 @@ Each call draws a number from torch's random generator of the CPU. Checkpointing
 call, so the repetition draws the same number as the first call. This number identifies the first call. During the repetition,
 the module has the buffers that it had before the first call. Afterwards it gets its present buffers back.
 
-Two cases raise ``UnsupportedError``. In the first, the generator is reset between two calls with different buffers, so both
-draw the same number, and one backward pass repeats both. In the second, the first call on an input is made within a backward
+Two cases raise ``UnsupportedError``. In the first case, the generator is reset between two calls with different buffers, so both
+draw the same number, and one backward pass repeats both. In the second case, the first call on an input is made within a backward
 pass, so it counts as a repetition.
 """
 
@@ -38,7 +38,7 @@ class EarlierState:
     doubtful: bool = False
 
     def follows(self, before: EarlierState) -> None:
-        """Set ``doubtful``, given ``before``, the state of an earlier call that is identified by the same random number.
+        """Set ``doubtful``. The argument ``before`` is the state of an earlier call with the same random number.
 
         If the earlier call was already repeated, ``doubtful`` becomes False. Otherwise it becomes True if the buffers of the
         two calls differ, or if ``before`` is doubtful.
@@ -48,8 +48,8 @@ class EarlierState:
 
 
 class EarlierStates(dict[int, EarlierState]):
-    """States of a module before its latest training calls. Keys are the random numbers that identify the calls. Copies
-    and pickles are empty.
+    """Dictionary of the states of a module before its latest training calls, by the random numbers that identify the calls. Copies
+    and pickles of the dictionary are empty.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ class EarlierStates(dict[int, EarlierState]):
 @torch.no_grad()
 def begin_training_call(module: Attention) -> dict[str, Tensor]:
     """Prepare a training call that changes the buffers that ``module.written`` names. A first call saves the values of these
-    buffers. A repetition, as by gradient checkpointing, sets them to the values that they had before the first call.
+    buffers. If gradient checkpointing repeats the call, the buffers get the values that they had before the first call.
 
     Every call within a backward pass counts as a repetition.
 

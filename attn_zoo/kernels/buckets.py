@@ -53,7 +53,7 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Return the numbers of two chunks for each position: its own chunk, and the chunk before (-1 if there is none)."""
+        """Return the numbers of two chunks for each position: its own chunk, and the chunk before (-1 if no chunk comes before)."""
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 

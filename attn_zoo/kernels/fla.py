@@ -58,7 +58,7 @@ def sums_of_past(
     """Return the sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, each multiplied by a positive factor. The factor differs between
     positions i, and is not returned. ``log_query`` and ``log_key`` hold log φ.
 
-    Gated linear attention computes the sums, divided by the largest feature of the keys so far.
+    The kernel of gated linear attention computes the sums. Its gates scale earlier sums down when a larger feature follows.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
@@ -83,5 +83,7 @@ def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch hea
 
 
 def without_causality(owner: str) -> str:
-    """Return the sentence that states why ``fla`` does not support bidirectional attention of the mechanism ``owner``."""
+    """Return the sentence that states why the implementation ``fla`` does not support bidirectional attention of the mechanism
+    ``owner``.
+    """
     return f"{owner}:fla must be causal, because fla has no kernel for the bidirectional form; use implementation=eager"

@@ -81,7 +81,7 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
 
 def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
     """Return the outputs of softmax attention from each query to the valid keys that it sees, computed by FlexAttention. A query
-    without such keys gets zeros.
+    that sees no valid key gets zeros.
     """
     mask = tables.plain
     if key_valid is not None:

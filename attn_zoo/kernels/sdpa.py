@@ -20,7 +20,7 @@ def fused_attention(
     causal: bool = False,
 ) -> Queries:
     """Return softmax(Q Kᵀ / √d) V over the allowed pairs. If a query has no allowed key, its output depends on PyTorch's back end:
-    zeros, NaN or a mean.
+    zeros, NaN or a mean of values.
 
     Raises:
         UnsupportedError: forward-mode differentiation is requested, or, on a backward pass, a second derivative.

@@ -19,7 +19,7 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
 
 def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
     """Apply dropout to the weights in place, and return them. If ``dropout`` is not 0, the mask is appended to ``masks``: 0 for
-    dropped weights, and 1 / (1 - dropout) for others.
+    dropped weights, and 1 / (1 - dropout) for kept weights.
     """
     if dropout:
         masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
@@ -40,8 +40,8 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """Return the gradient of the scores. It overwrites ``grad_weights``, the gradient of the weights after dropout. ``kept`` is
-    the dropout mask.
+    """Return the gradient of the scores. The result overwrites ``grad_weights``, the gradient of the weights after dropout.
+    ``kept`` is the dropout mask.
     """
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

@@ -29,7 +29,7 @@ kernel.
 
 
 def step_bytes(device: torch.device) -> int:
-    """Return the bytes of the largest temporary tensor of a step on a device. ``meta`` counts as a CPU."""
+    """Return how many bytes the largest temporary tensor of a step may have on a device. The device ``meta`` counts as a CPU."""
     return CACHE_BYTES if device.type in ("cpu", "meta") else DEVICE_BYTES
 
 
@@ -68,7 +68,7 @@ def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int
 def score_blocks(
     query: Float[Tensor, "s queries d"], key: Float[Tensor, "s keys d"], causal: bool
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Return a slice of sequences, of queries and of keys for each block of about ``BLOCK`` scores. A block can hold several
+    """Return three slices for each block of about ``BLOCK`` scores: of sequences, of queries and of keys. A block can hold several
     sequences.
     """
     if exported() and not causal:

@@ -51,8 +51,8 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to its own block and to the last ``summary`` keys of every block.
-    No key counts twice.
+    """Return the outputs of softmax attention from each query to its own block and to the last keys of every block (``summary`` per
+    block). No key counts twice.
     """
     batch, heads, n, _ = query.shape
     blocks, device = math.ceil(n / block), query.device

@@ -36,8 +36,8 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
     and -inf at hidden keys.
 
     Returns:
-        The weights and, for each row, its largest entry ``top`` and the threshold minus ``top``; ``weights_and_slopes_`` needs
-        both.
+        The weights and, for each row, the largest entry of the given ``tempered`` (``top``) and the threshold minus ``top``.
+        ``weights_and_slopes_`` needs the last two.
     """
     top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
     tau = threshold(tempered.sub_(top), alpha)
@@ -61,7 +61,7 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """Return the gradient of the scores. It overwrites the gradient of the weights. ``u`` is a result of
+    """Return the gradient of the scores. The result overwrites the gradient of the weights. ``u`` is a result of
     ``weights_and_slopes_``.
     """
     grad_weights = grad_weights.mul_(u)

@@ -42,13 +42,14 @@ class LogFeatureMap(Protocol):
 def average_over_features(
     log_map: LogFeatureMap | None, directions: Float[Tensor, "m d"], query: Queries, key: Keys, value: Keys, key_valid: KeyValid
 ) -> Queries:
-    """Return Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys. Queries and keys are multiplied by d^-1/4 before their features
+    """Return Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys. Queries and keys are multiplied by d^-1/4 before their features
     are computed.
 
     The inputs and two results per feature (a mean of the values and a log-sum-exp) are saved for the backward pass.
 
     Args:
-        log_map: map to log features; None means ℓ = ω·x - |x|²/2, the log features of the softmax kernel.
+        log_map: map from ω·x to log features, where ω is a row of ``directions``; None means ℓ = ω·x - |x|²/2, the log features of
+            the softmax kernel.
     """
     out: Tensor = _Averages.run(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out
@@ -56,7 +57,7 @@ def average_over_features(
 
 @dataclass(frozen=True, slots=True)
 class ReluFeatures:
-    """Log features log(relu(ω·x) / √m + floor), where m is the number of features."""
+    """Map from ω·x to the log feature log(relu(ω·x) / √m + floor), where m is the number of features."""
 
     features: int
     floor: float

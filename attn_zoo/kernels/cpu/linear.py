@@ -1,9 +1,9 @@
 """Averages of values with the weights φ(q)·φ(k), over all keys or over the past. They are computed from the sums of φ(k) vᵀ and
 of φ(k).
 
-A head with m features has sums of m × d and m numbers. Averages over the past are computed in chunks, and several chunks form a
-block. The backward pass recomputes the features, weights and sums of one block at a time. So only the inputs, the outputs, one
-number per query and the sums before each block are saved.
+For a head with m features, the first sum has m × d numbers, the second m. Averages over the past are computed in chunks, and
+several chunks form a block. The backward pass recomputes the features, weights and sums of one block at a time. So only the inputs,
+the outputs, one number per query and the sums before each block are saved.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """Return, for each query, the average over the keys up to its position and over the keys before the sequence, which are
-    given as sums.
+    """Return, for each query, the average of the values up to its position, with the weights φ(q)·φ(k). The average includes the
+    tokens of earlier calls, given as sums.
 
     Args:
-        summed: sum of φ(k) vᵀ over the keys before the sequence.
-        mass: sum of φ(k) over the keys before the sequence.
+        summed: sum of φ(k) vᵀ over the tokens of earlier calls.
+        mass: sum of φ(k) over the tokens of earlier calls.
 
     Returns:
-        The averages, and both sums including the keys of the sequence.
+        The averages, and the two sums with the tokens of this call added.
     """
     out, summed, mass = _Past.run(features, summed, mass, query, key, value, key_valid)
     return out, summed, mass

@@ -47,8 +47,8 @@ class Rule:
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Return the bucket of each position in each round: a number with one digit per radix. Each digit is the argmax over [x R;
-    -x R], where R are radix / 2 columns of ``rotations``. No two digits use the same columns.
+    """Return the number of the bucket of each position in each round. The number has one digit per radix. Each digit is the argmax
+    over [x R; -x R], where the matrix R has radix / 2 columns of ``rotations``. Different digits use different columns.
     """
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
@@ -89,8 +89,8 @@ def attend_buckets(
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
     """Return Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over all positions j that any round compares with i. A position j that
-    several rounds compare with i counts once per round or, with ``rule.once``, only in the first. Keys kⱼ are normalised
-    queries. Padding gets zeros.
+    several rounds compare with i counts once per round or, with ``rule.once``, only in the first of these rounds. Keys kⱼ are
+    normalised queries. Outputs at padding are zero.
 
     Args:
         position, slot, before: the fields of ``buckets.Layout``.

@@ -33,8 +33,8 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """Return ``weight @ tokens`` and, if ``weigh`` is True, ``masses_of(weight, key_valid)``; otherwise the second tensor is
-    empty. Under autocast, both have the dtype of autocast.
+    """Return ``weight @ tokens`` and, if ``weigh`` is True, ``masses_of(weight, key_valid)``; otherwise the second tensor is empty.
+    Under autocast, both tensors have the dtype of autocast.
     """
     dtype = autocast_dtype(tokens)
     refuse_transforms(weight, tokens, allow=GRADIENTS)
@@ -42,8 +42,8 @@ def mix(
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """Return, for each example, the sum of each row of ``weight`` over the real tokens. If ``key_valid`` is None, the
-    result has one row, which holds for all examples.
+    """Return, for each example, the sum of each row of ``weight`` over the real tokens. If ``key_valid`` is None, the result has a
+    single row for all examples.
     """
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 

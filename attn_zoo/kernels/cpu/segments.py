@@ -22,8 +22,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """Division of a sequence of ``n`` positions into segments of ``length`` positions. Each segment also sees the ``memory``
-    positions before it.
+    """Division of a sequence of ``n`` positions into segments of ``length`` positions. Each segment also sees a number of positions
+    before it (``memory``).
     """
 
     n: int
@@ -33,15 +33,15 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """Return the division into segments of ``segment`` positions that also see ``memory`` positions before them. Both
-        numbers are reduced if the sequence is shorter.
+        """Return the division into segments of ``segment`` positions. Each segment also sees a number of positions before it
+        (``memory``). Both numbers are reduced if the sequence is shorter.
         """
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
 
     @property
     def segments(self) -> int:
-        """Number of segments. If the last segment is shorter, it counts, and is filled up."""
+        """Number of segments. A last segment that is shorter is filled up and counted."""
         return -(-self.n // self.length)
 
     @property
@@ -63,8 +63,8 @@ class Segmentation:
 
 
 class Distances(NamedTuple):
-    """Tensors for scores by distance: a key for each distance, and the biases u (``content_bias``) and v (``position_bias``).
-    ``keys`` are in descending order of distance, from ``Segmentation.width - 1``.
+    """Tensors for scores by distance: a key for each distance, and the biases u (``content_bias``) and v (``position_bias``). The
+    keys are in descending order of distance, beginning with the distance ``Segmentation.width - 1``.
     """
 
     keys: Float[Tensor, "heads distances head_dim"]
@@ -75,7 +75,8 @@ class Distances(NamedTuple):
 def attend_segments(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, cut: Segmentation, *, distances: Distances | None, dropout: float
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to the valid keys of its segment and of the memory before it.
+    """Return the outputs of softmax attention from each query to the valid keys of its segment and of the memory (positions before
+    the segment).
 
     Scores are ((q + u)·k + (q + v)·r) / √head_dim, where r is the key of the distance between query and key, and u and v are
     biases (see ``Distances``). Without ``distances``, scores are q·k / √head_dim. If a query sees no valid key, its output is
@@ -100,8 +101,8 @@ def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> 
     """Return the scores by key, as a view of scores by distance (the relative shift of Transformer-XL). ``by_distance`` must be
     contiguous.
 
-    Row i of the result begins at column ``rows - 1 - i`` of row i of ``by_distance``. If attention is causal, the last entries
-    of a row are numbers from the next row of ``by_distance``. They stand at future keys, which the caller must mask.
+    Row i of the result begins at column ``rows - 1 - i`` of row i of ``by_distance``. If attention is causal, the last entries of a
+    row are numbers from the next row of ``by_distance``. These entries belong to future keys, which the caller must mask.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()

@@ -24,9 +24,9 @@ from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
-    """Return the outputs of softmax attention from each query to the valid keys at most ``stride`` positions away, and to the
-    valid keys in its column of a grid. Each row of the grid holds ``stride`` consecutive positions. If a query has no such key,
-    its output is zero.
+    """Return the outputs of softmax attention from each query to the valid keys at most ``stride`` positions away, and to the valid
+    keys in its column of a grid. Each row of the grid holds ``stride`` consecutive positions. If a query sees no valid key, its
+    output is zero.
     """
     (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
     valid = real_positions(query, key_valid)

@@ -14,7 +14,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
-    """Return the outputs of softmax attention over the ``kept`` highest scores of each query, computed head by head.
+    """Return the outputs of softmax attention over the highest scores of each query (``kept`` in number), computed head by head.
 
     There are no second derivatives.
     """

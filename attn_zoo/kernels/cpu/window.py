@@ -53,8 +53,8 @@ def banded_attention(
     right: int,
     dropout: float,
 ) -> Queries:
-    """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra
-    keys. If a query has no such key, its output is zero.
+    """Return the outputs of softmax attention from each query i to the valid keys i - left … i + right and to the valid extra keys.
+    If a query sees no valid key, its output is zero.
 
     If an extra key is also in ``key``, mark it False in ``valid``, because it would count twice otherwise. Give both ``valid``
     and ``extra_valid``, or None for both if all keys are valid. Only the inputs and the dropout masks are saved for the
@@ -94,8 +94,8 @@ def _joined(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """Return the outputs of softmax attention for all positions except the first ``extra``, whose keys are global. A query i
-    sees the global keys, and the valid keys i + j · ``dilation`` for j from -``left`` to ``right``.
+    """Return the outputs of softmax attention for all positions after the first ``extra`` positions, whose keys are global. A query
+    i sees the global keys, and the valid keys i + j · ``dilation`` for j from -``left`` to ``right``.
     """
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid

@@ -1,7 +1,7 @@
 """Linformer on NVIDIA GPUs: the projection Y = E X along the length, and softmax(Q Kᵀ / √d) V over the projected keys.
 
 Layouts: tensors are indexed (batch, heads, length, head_dim) and may have any strides in memory. Views of (batch, length, heads ·
-    head_dim) are read in place, and outputs and gradients are such views.
+    head_dim) are read in place, and outputs and gradients are views of this kind.
 Saved for the backward pass: Q, K and V. If keys do not fit on the chip (see ``table``), the output and one number per query are
     saved, too. The projection saves the tokens only for the gradient of E, and E only for the gradient of the tokens. Weights are
     never stored.

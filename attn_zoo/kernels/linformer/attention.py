@@ -54,8 +54,8 @@ def attend(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel of the forward pass. One program computes the outputs of ``tiles`` tiles of queries of one head. SCALE is log₂e
-    / √d, because exp₂ is cheaper than exp.
+    """Triton kernel of the forward pass. One program computes the outputs of several tiles of queries of one head. SCALE is log₂e /
+    √d, where d is DIM, because exp₂ is cheaper than exp.
     """
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
@@ -126,10 +126,10 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel of the backward pass. One program handles ``tiles`` tiles of queries of one head. It writes its sums dK and dV,
-    the gradients of keys and values, to tensors of shape (splits, batch, keys, heads, DIM).
+    """Triton kernel of the backward pass. One program handles several tiles of queries of one head. It writes dK and dV, its sums
+    for the gradients of keys and values, to tensors of shape (splits, batch, keys, heads, DIM).
 
-    SCALE is log₂e / √d and ROOT is 1 / √d.
+    SCALE is log₂e / √d and ROOT is 1 / √d, where d is DIM.
     """
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits

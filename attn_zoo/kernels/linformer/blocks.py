@@ -3,9 +3,9 @@
 """Triton kernels for O = softmax(Q Kᵀ / √d) V if the keys do not fit on the chip together. They read blocks of keys with an online
 softmax.
 
-As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ 2^(Sᵢⱼ log₂e),
-where S are the scores. With L, the backward pass computes each block of P = 2^(S log₂e − L) without the others. It has two
-kernels, and uses that δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ equals dOᵢ · Oᵢ, also with dropout.
+As in FlashAttention, the forward pass updates a maximum and a sum from block to block. It saves L = log₂ Σⱼ 2^(Sᵢⱼ log₂e), where S
+are the scores. With L, the backward pass computes any block of P = 2^(S log₂e − L) independently of the other blocks. It has two
+kernels. Both kernels need δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ, which equals dOᵢ · Oᵢ, also with dropout.
 
 If the keys fit on the chip, use the kernels of ``attention`` instead. Their backward pass takes five matrix products instead
 of seven.
@@ -212,7 +212,7 @@ def attend_blocks_backward_key_value(
     FULL: tl.constexpr,
 ):
     """Triton kernel of the backward pass for keys and values. One program sums dK and dV, the gradients of one block of keys and
-    values, over ``tiles`` tiles of queries. It writes them to tensors of shape (splits, batch, keys, heads, DIM).
+    values, over several tiles of queries. It writes the sums to tensors of shape (splits, batch, keys, heads, DIM).
     """
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     block = (tl.program_id(0) % blocks) * BLOCK_KEYS

@@ -24,9 +24,9 @@ def linformer_attention(
 ) -> Float[Tensor, "batch heads queries head_dim"]:
     """Return softmax(query keyᵀ / √head_dim) value, for keys and values that are already compressed along the length.
 
-    Inputs may be views with any strides. Views of (batch, length, heads · head_dim) are read in place. The output is such a
-    view itself, so ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast, the inputs are cast to the dtype of
-    autocast. Sums and the softmax are in single precision, weights in the dtype of the inputs.
+    Inputs may be views with any strides. Views of (batch, length, heads · head_dim) are read in place. The output is also a view of
+    this kind, so ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast, the inputs are cast to the dtype of autocast.
+    Sums and the softmax are in single precision, weights in the dtype of the inputs.
 
     Args:
         query, key, value: tensors of float16, bfloat16 or float32 on a CUDA device. head_dim is at most 128.

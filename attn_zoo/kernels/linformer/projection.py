@@ -41,8 +41,8 @@ def project(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel of the forward pass. One program sums one tile of E X of one head over ``chunks`` chunks of positions. It
-    writes the sum to a tensor of shape (splits, batch, heads, rows, width).
+    """Triton kernel of the forward pass. One program sums one tile of E X of one head over several chunks of positions. It writes
+    the sum to a tensor of shape (splits, batch, heads, rows, width).
     """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     width_tiles = tl.cdiv(width, BLOCK_WIDTH)
@@ -109,8 +109,8 @@ def project_backward_projection(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Triton kernel of the backward pass. One program sums one tile of dE, the gradient of E, of one head over ``examples``
-    examples. It writes the sum to a tensor of shape (splits, heads, rows, keys).
+    """Triton kernel of the backward pass. One program sums one tile of dE, the gradient of E, of one head over several examples. It
+    writes the sum to a tensor of shape (splits, heads, rows, keys).
     """
     row_tiles = tl.cdiv(rows, BLOCK_ROWS)
     key_tiles = tl.cdiv(keys, BLOCK_KEYS)

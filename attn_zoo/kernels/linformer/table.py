@@ -165,8 +165,8 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
-    """Return into how many programs each sum is split, and how many steps each program takes. There are ``parts`` sums of
-    ``steps`` steps each.
+    """Return into how many programs each sum is split, and how many steps each program takes. There are ``parts`` sums; each of
+    them has ``steps`` steps.
 
     The split with the shortest estimated time is chosen.
     """
