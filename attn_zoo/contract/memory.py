@@ -76,7 +76,7 @@ class MemoryAttention(Attention[OptionsT]):
         """Return the outputs of the next tokens, and the state after them.
 
         Raises:
-            ValueError: the state belongs to another mechanism, batch, dtype or device.
+            ValueError: the mechanism, batch size, dtype or device of the state is wrong.
         """
         dtype = torch.promote_types(value.dtype, torch.float32)
         check_state(self.card.name, state, "summed", (len(value), self.geometry.heads, *self.state_shape()), dtype, value)

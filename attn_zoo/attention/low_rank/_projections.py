@@ -30,7 +30,7 @@ class Projection(Enum):
     max = "max"
     """Maxima over windows of tokens, separately for each channel; n tokens give at most k maxima."""
     convolution = "convolution"
-    """A convolution over all channels of a head; n tokens give at most k results."""
+    """A convolution along the length, which mixes the channels of a head; n tokens give at most k results."""
 
 
 class Sharing(Enum):
