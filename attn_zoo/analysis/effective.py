@@ -1,6 +1,7 @@
 """Effective attention matrix of a mechanism: the matrix A for which A V is the output, where V are the values.
 
-A is the output for V = I, the identity matrix. Values have head_dim channels, so head_dim columns of I are given at a time.
+A is the output for V = I, the identity matrix. Values have head_dim channels, so A is computed from head_dim columns of I at a
+time.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
     """Return the matrix A for which A V is the output of the mechanism, where V are the values. A is in float64, and its columns
     for padded keys are zero.
 
-    A holds for the present parameters and random draws. A mechanism can have additional inputs (streams). If a newly built layer
-    computes a stream as a copy of the values, V is also given as this stream.
+    The matrix depends on the present parameters and random draws. A mechanism can have additional inputs (streams). If a newly
+    built layer computes a stream as a copy of the values, V is also given as this stream.
 
     Args:
         mechanism: mechanism in evaluation mode and float64, as ``build_layers`` returns it.

@@ -44,9 +44,9 @@ def build_layers(
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
     """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism. No gradients are recorded.
 
-    Queries or keys that the mechanism does not use are left out. If the mechanism requires the same tensor as queries and keys, it
-    gets the queries for both. If it has additional inputs (streams), each stream gets the queries, keys or values that it copies
-    in a newly built layer.
+    Queries or keys that the mechanism does not use are left out. If the mechanism requires the same tensor as queries and keys,
+    it gets the queries for both. Each additional input (stream) is set to the queries, keys or values, whichever it copies in a
+    newly built layer.
 
     Raises:
         UnsupportedError: the mechanism does not support these inputs, such as padding or fewer queries than keys.

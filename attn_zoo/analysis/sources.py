@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Loaded model with its inputs, one sequence per batch, and descriptions of both."""
+    """Loaded model with its inputs (one sequence per batch), and descriptions of the model and the inputs."""
 
     model: nn.Module
     batches: Sequence[Any]

@@ -69,7 +69,7 @@ class Spectrum:
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the sum of the ``index`` largest singular values as a share of the sum of all, averaged over sequences.
+        """Return the sum of the k = ``index`` largest singular values as a share of the sum of all, averaged over sequences.
 
         Raises:
             ValueError: ``index`` is not from 1 to ``rank``.

@@ -6,8 +6,9 @@ k directions are the leading eigenvectors U of M. Their basis also matters, beca
 
 Let Q be the queries and V the values. If E Eᵀ = (k / n) I and E 1 = 1, softmax(Q (E K)ᵀ) E V equals softmax(Q (P K)ᵀ) P V to
 first order in the scores. I is the identity, and 1 is the vector of ones. Means over k segments of n / k positions fulfil both
-conditions. With ``spectrum``, E = √(k / n) R Uᵀ, where the rotation R brings E as near to these means as possible. This E fulfils
-both conditions if 1 lies in the span of U. With ``stretches``, E computes means over segments of different lengths.
+conditions. The initialisation ``spectrum`` is E = √(k / n) R Uᵀ, where the rotation R brings E as near to these means as
+possible. This matrix fulfils both conditions if 1 lies in the span of U. In the initialisation ``stretches``, E computes means
+over segments of different lengths.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
     """Return the bounds that cut n positions into the k segments whose means preserve most of the second moment M (``moment``).
 
-    A segment preserves 1ᵀ M 1 / length, where M is restricted to the segment and 1 is the vector of ones. Dynamic programming
-    maximises the sum over all segments, in k steps over all pairs of bounds.
+    A segment preserves the sum of M over all pairs of its positions, divided by its length. Dynamic programming maximises the
+    total over all segments, in k steps over all pairs of bounds.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)

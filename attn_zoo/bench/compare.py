@@ -46,16 +46,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``A faster`` if the whole confidence interval of the quotient lies above 1 + ``smallest``, ``B faster`` if it lies below
-        1 / (1 + ``smallest``), otherwise ``tie``."""
+        """``A faster`` if the whole confidence interval of the quotient lies above 1 + s, ``B faster`` if it lies below
+        1 / (1 + s), otherwise ``tie``. Here s is ``smallest``, the smallest difference of interest."""
         if self.low > 1 + self.smallest:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
     @property
     def equal(self) -> bool:
-        """True if A and B are equally fast: the whole confidence interval of the quotient lies between 1 / (1 + ``smallest``) and
-        1 + ``smallest``. If ``equal`` is False, ``tie`` means that the faster one is unknown."""
+        """True if A and B are equally fast: the whole confidence interval of the quotient lies between 1 / (1 + s) and 1 + s,
+        where s is ``smallest``. If ``equal`` is False, the verdict ``tie`` means that the faster subject is unknown."""
         return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
     def describe(self) -> str:
@@ -86,7 +86,8 @@ def compare(
     round. If one list is longer, its last rounds are left out.
 
     Args:
-        smallest: smallest difference of interest as a share, such as 0.05. With 0, A and B differ if the interval excludes 1.
+        smallest: smallest difference of interest as a share, such as 0.05. With the value 0, A and B differ if the interval
+            excludes 1.
         confidence: probability that the interval contains the true quotient.
 
     Raises:

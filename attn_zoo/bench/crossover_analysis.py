@@ -41,11 +41,10 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Length ``at`` from which a mechanism costs less than a baseline, called the crossover. ``low`` and ``high`` bound its
-    interval.
+    """Crossover: the length (``at``) from which a mechanism costs less than a baseline. ``low`` and ``high`` bound its interval.
 
-    A length of 0 means that the mechanism costs less at all lengths that were compared. Infinity means that it does not cost less
-    at the longest one.
+    A length of 0 means that the mechanism costs less at all lengths that were compared. Infinity means that it does not cost
+    less at the longest length.
     """
 
     at: float
@@ -95,8 +94,8 @@ def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Return the labels of the layers that have a role in the comparison: ``mechanism``, or one of the baselines ``materialised``
-    and ``sdpa``."""
+    """Return the labels of the layers with one role in the comparison. ``role`` is ``mechanism``, or a baseline:
+    ``materialised`` or ``sdpa``."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
@@ -119,8 +118,8 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Return the exponent p in cost ~ length^p, where ``quantity`` is the cost. It is fitted to the ``FITTED_LENGTHS`` longest
-    lengths. Return None if fewer than three lengths were measured."""
+    """Return the exponent p in cost ~ length^p, where ``quantity`` is the cost. The fit uses at most ``FITTED_LENGTHS`` lengths,
+    the longest. Return None if fewer than three lengths were measured."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
@@ -139,8 +138,8 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Return the length at which a curve falls below 0 for the last time. ``logs`` are its values at ``lengths``. Return 0 if all
-    values are below 0, and infinity if the last one is not."""
+    """Return the length at which a curve falls below 0 for the last time. ``logs`` are the values of the curve at ``lengths``.
+    Return 0 if all values are below 0, and infinity if the last value is not."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0

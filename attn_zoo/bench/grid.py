@@ -129,7 +129,7 @@ class Grid:
         return ()
 
     def warm_up(self, cell: Cell) -> None:
-        """Do, before the first measurement, the work that this process does only once, such as imports."""
+        """Do work that this process does only once, such as imports, so that the time of the first measurement excludes it."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
         """Return the cases (``cells``) of a group that are measured in rounds. By default, cases that failed before the rounds are
@@ -161,7 +161,7 @@ class Grid:
 
     def process(self, cell: Cell) -> str:
         """Return the name of the worker process that measures a case (``cell``). Cases with the same name share a process. A
-        process ends after a group of cases, unless a case of the next group has the same name."""
+        process ends after a group of cases, unless this method returns its name for a case of the next group."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:

@@ -76,12 +76,12 @@ class Measurement:
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
     def of(self, cell: Cell) -> Figures:
-        """Return the measured values of a case (``cell``). A new case is added, without values."""
+        """Return the measured values of a case (``cell``). If the case is new, it is added without values."""
         return self.cells.setdefault(cell, Figures(cell))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one dictionary for each measured value and for each failure, with the number of the case, the quantity, the
-        round, and the value or the reason of the failure."""
+        """Yield one dictionary for each measured value and for each failure, with the index of the case, the quantity, the
+        round, and the value or the reason for the failure."""
         for at, found in enumerate(self.cells.values()):
             for quantity, values in found.values.items():
                 for turn, value in enumerate(values):
@@ -147,12 +147,12 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """True if the measurement came to its end, and no case was left out because of the time limit."""
+        """True if the measurement was not interrupted, and no case was left out because of the time limit."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Replace all values and failures by those of an earlier measurement with the same settings. Failures because of the time
-        limit are dropped, so these cases are measured again."""
+        """Replace all values and failures by those of an earlier measurement with the same settings. Failures that are due to
+        the time limit are dropped, so their cases are measured again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

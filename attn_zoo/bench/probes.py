@@ -60,8 +60,8 @@ def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least
     Args:
         cuda: True to try batches on CUDA, False to extrapolate.
         small: function from a sequence length to the size of the first of the two batches.
-        least: function from a case to a lower bound of its bytes. If this bound exceeds the budget, nothing is tried, and the
-            result is 0.
+        least: function from a case to a lower bound of its bytes. If this bound, or the memory that was measured for the case,
+            exceeds the budget, nothing is tried, and the result is 0.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:

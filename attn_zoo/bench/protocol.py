@@ -44,7 +44,7 @@ CLOCKS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All settings of a timing, except the machine and the subject.
+    """All settings of a timing, except the machine and the subject (what is timed).
 
     Raises:
         ValueError: a value breaks its rule.

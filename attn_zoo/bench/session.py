@@ -1,8 +1,8 @@
 """Execution of a measurement. Worker processes measure cases in rounds, within a time limit. Values are saved after each round.
 
-In each group of cases, quantities that are measured once come first. Then every round measures each case of the group. Cases that
-already have values are not measured again. If the time limit is too short, the slowest cases are left out. If the user named the
-lengths, the longest ones are measured first, so the shortest ones are left out instead.
+In each group of cases, some quantities are measured once, before the rounds. Then every round measures each case of the group.
+Cases that already have values are not measured again. If the time limit is too short, the slowest cases are left out. If the
+user named the lengths, the longest ones are measured first, so the shortest ones are left out instead.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Session:
     def forecast(self) -> str:
         """Return a sentence that says whether the time limit is long enough.
 
-        A step takes at least its FLOPs divided by the FLOPs per second of a matrix product, which is timed first.
+        A matrix product is timed first. The time of a step is at least its FLOPs divided by the FLOPs per second of the matrix
+        product.
         """
         protocol, device = self.grid.protocol, torch.device(getattr(self.grid, "device", "cpu"))
         worker = Worker(MatrixProducts, device, environment={}, bounded=device.type == "cpu")

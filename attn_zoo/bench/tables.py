@@ -44,7 +44,7 @@ def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
 
 def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
     """Return the measured values of a quantity, multiplied by ``factor``, as text: their median and half their interquartile
-    range. If there is no value, return the reason in a word, such as ``OOM``."""
+    range. If there is no value, return the reason for the failure in a word, such as ``OOM``."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
 

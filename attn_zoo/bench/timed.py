@@ -30,13 +30,14 @@ the weights. In a training step they are the weights and the gradients of weight
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Return the mechanisms that ``texts`` name, with their options and implementations. The keys are labels for tables. An
-    example of a text is ``linformer[projected_length=256]``. Options whose default depends on the length are left out unless the
-    text states them.
+    """Return the mechanisms that are named in texts such as ``linformer[projected_length=256]``, with their options and
+    implementations. The keys are labels for tables. Options whose default depends on the length are left out unless a text
+    states them.
 
     Raises:
         UnknownNameError: no such mechanism, implementation or option.
-        ValueError: a text does not have this form, two texts describe the same, there is no text, or an option breaks its rule.
+        ValueError: a text does not have this form, two texts describe the same configuration, there is no text, or an option
+            breaks its rule.
     """
     found = {}
     for row in rows_of(texts):
@@ -68,7 +69,8 @@ class AttentionRows:
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """One cell (case to measure) for each mechanism in ``attentions``. An experiment sets its kind of step and its length."""
+        """One cell (case to measure) for each mechanism in ``attentions``. An experiment sets the kind of step and the length of
+        each cell."""
         return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
@@ -158,8 +160,8 @@ class Timed(Grid):
         return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Return the reason why a case (``cell``) cannot be measured, or None: the module cannot be built, or a step cannot fit
-        into memory. The module is built on the ``meta`` device."""
+        """Return the reason why a case (``cell``) cannot be measured (its module cannot be built, or a step cannot fit into
+        memory), or None. The module is built on the ``meta`` device."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)

@@ -40,15 +40,15 @@ def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> lis
 
 
 def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Return True if the interquartile range is more than ``share`` of the median. ``spread`` is the lower quartile, the median
-    and the upper quartile."""
+    """Return True if the interquartile range is more than ``share`` times the median. ``spread`` is the lower quartile, the
+    median and the upper quartile."""
     low, middle, high = spread
     return high - low > share * middle
 
 
 def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
-    """Return the exponent p of the power law value ~ length^p, fitted by least squares to logarithms. For linear growth p is 1,
-    and for quadratic growth 2."""
+    """Return the exponent p of the power law value ~ length^p, fitted by least squares to the logarithms of lengths and values.
+    Linear growth has p = 1, and quadratic growth p = 2."""
     x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
     return statistics.linear_regression(x, y).slope
 

@@ -35,7 +35,7 @@ class Workload:
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Return an inference step as a tuple of one function. Repeated steps take their inputs from ``copies`` in turn."""
+        """Return an inference step as a tuple of one function. Repeated steps use the copies of the inputs in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
@@ -48,8 +48,8 @@ class Workload:
         """Return the parts of a training step as functions: the forward pass, the backward pass and, if there is an optimiser, its
         step.
 
-        The backward pass starts from random gradients of the output, drawn in the first step. Repeated steps take their inputs
-        from ``copies`` in turn, and leave no gradient.
+        The backward pass starts from random gradients of the output, drawn in the first step. Repeated steps use the copies of
+        the inputs in turn. After a step, no gradients are kept.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())

@@ -90,8 +90,8 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """Return the result of ``call``, and the bytes that autograd saves for the backward pass. Tensors in ``excluded`` do not
-    count."""
+    """Return the result of ``call``, and the bytes that autograd saves for the backward pass. Storages of tensors in
+    ``excluded`` are not counted."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), excluded)
@@ -108,8 +108,8 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Return a context that records the tensors that autograd saves for the backward pass. Its ``as`` variable is a function that
-    returns the tensors that are still saved."""
+    """Return a context that records the tensors that autograd saves for the backward pass. In ``with keeping() as kept``, the
+    call ``kept()`` returns the recorded tensors that autograd has not yet released."""
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:
@@ -122,8 +122,8 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()) -> int:
-    """Return the bytes of the storages of ``tensors``. Each storage counts once and in full. Storages of ``excluded`` do not
-    count."""
+    """Return the number of bytes in the storages of ``tensors``. Every storage is counted in full, and only once. Storages of
+    tensors in ``excluded`` are not counted."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -40,7 +40,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Costs of a mechanism by its formulas, and the same costs as PyTorch counts them."""
+    """Costs of a mechanism: computed by its formulas, and counted by PyTorch."""
 
     formula: Counts
     pytorch: Counts
@@ -52,8 +52,8 @@ class Counted:
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """Return the costs for which the formula and PyTorch differ, by name. A value is a pair: the number by formula, and that
-        by PyTorch."""
+        """Return the costs for which the formula and PyTorch differ. The keys are names of costs. A value is a pair: the number
+        by formula, and that by PyTorch."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 

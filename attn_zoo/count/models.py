@@ -63,6 +63,6 @@ def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> 
 
 
 def model_warnings(model: nn.Module) -> tuple[str, ...]:
-    """Return the warnings about all attention layers of a model, each once."""
+    """Return the warnings about all attention layers of a model, without repetitions."""
     layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
     return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

@@ -36,7 +36,7 @@ class Sizes:
     dropout: float = 0.0
 
     def geometry(self, length: int, causal: bool = False) -> Geometry:
-        """Return the geometry of self-attention over ``length`` tokens."""
+        """Return the geometry (sizes and causality) of self-attention over ``length`` tokens."""
         return Geometry(self.heads, self.dim // self.heads, length, length, causal)
 
 
@@ -130,7 +130,7 @@ def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype:
 
 
 class ModelWithLoss(nn.Module):
-    """Model of a task, with its loss in training mode."""
+    """Model that returns the loss of a task in training mode."""
 
     def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()

@@ -36,7 +36,8 @@ def classification_table(found: Mapping[str, Any], format: str = "terminal") -> 
 
 
 def accuracies(row: Row, tasks: Sequence[str]) -> dict[int, float]:
-    """Return, for each seed, the mean accuracy of a row over the given tasks. Seeds that lack a result on a task are left out."""
+    """Return, for each seed, the accuracy of a table row (a candidate with one initialisation), averaged over ``tasks``. Seeds
+    that lack a result on a task are left out."""
     done = {point["seed"]: point["accuracy"] for point in row.points if all(task in point.get("accuracy", {}) for task in tasks)}
     return {seed: sum(each[task] for task in tasks) / len(tasks) for seed, each in done.items()}
 

@@ -48,8 +48,8 @@ def labelled(
     """Return a classification task as passages, from the first examples of ``train`` and ``test``. Training examples with the same
     tokens as a test example are left out.
 
-    If two texts of an example are too long together, the longer one is truncated. Both get segment id 0, as in the training of
-    sentence encoders.
+    If two texts of an example are too long together, the longer one is truncated. Both texts get segment id 0, as in the
+    training of sentence encoders.
     """
     tests, learned = test[: setting.classify_tests], train[: setting.classify_train]
     test_passages, train_passages = _encoded(tests, tokenizer, setting.length), _encoded(learned, tokenizer, setting.length)
@@ -70,7 +70,7 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
     """Train a copy of the student with a linear layer on its mean hidden state, and return the accuracy on the test examples.
 
     Args:
-        trim: True to drop the padding that a whole batch shares. The student must then run at any length.
+        trim: True to drop the padding that all passages of a batch share. The student must then run at any length.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -104,8 +104,8 @@ def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed
 
 @torch.no_grad()
 def timed(teacher: Any, student: Any, passages: Passages) -> Mapping[str, list[float]]:
-    """Return the seconds of forward passes on the same passages, in one list for ``teacher`` and one for ``student``. Their passes
-    alternate, after one warm-up pass of each."""
+    """Return the seconds of forward passes on the same passages, in one list for ``teacher`` and one for ``student``. In every
+    round, both models run once. The first round is a warm-up without timing."""
     call = passages[:BATCH].call()
     seconds: dict[str, list[float]] = {"teacher": [], "student": []}
     for at in range(ROUNDS + 1):

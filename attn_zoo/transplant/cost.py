@@ -40,7 +40,7 @@ class Spent:
 
     @property
     def layers_saved(self) -> float:
-        """FLOPs saved in all layers, in units of one layer of softmax attention: (1 - share) · layers."""
+        """FLOPs saved in all layers, divided by the FLOPs of softmax attention in one layer."""
         return (1 - self.share) * self.layers
 
     @property

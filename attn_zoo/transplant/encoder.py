@@ -32,10 +32,10 @@ class Teacher:
 
 
 def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
-    """Return an encoder of transformers with its tokenizer.
+    """Return an encoder of the library transformers with its tokenizer.
 
     Args:
-        model: ``minilm``, a folder of transformers or, with ``weights=pretrained``, a name on the Hugging Face hub.
+        model: ``minilm``, a folder with a model of transformers or, with ``weights=pretrained``, a name on the Hugging Face hub.
         length: maximum length of a passage in tokens. The model must have at least as many positions.
 
     Raises:
@@ -91,7 +91,8 @@ def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passa
     """Return the embeddings of many passages, in the order of the passages.
 
     Args:
-        trim: True to batch passages of similar length without the padding that they share. The model must then run at any length.
+        trim: True to batch passages by length, and to drop the padding that all passages of a batch share. The model must then
+            run at any length.
     """
     if not trim:
         return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])

@@ -42,8 +42,8 @@ def gather(
     pairs: Path | None,
     tasks: Sequence[Labelled] = (),
 ) -> Material:
-    """Return the passages of a transplant. The files and folders in ``train`` give equal numbers of passages, up to a difference
-    of one. Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
+    """Return the passages of a transplant. The training passages are divided equally among the files and folders in ``train``, up
+    to a difference of one. Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
 
     Raises:
         ValueError, OSError: a file is missing or damaged, a text is too short, or only one of ``train`` and ``test`` is given.

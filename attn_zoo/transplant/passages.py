@@ -48,7 +48,7 @@ class Passages:
             yield self[start : start + size]
 
     def call(self) -> dict[str, Tensor]:
-        """Return the passages as keyword arguments of a model of transformers."""
+        """Return the passages as keyword arguments of a model of the library transformers."""
         return {"input_ids": self.ids, "attention_mask": self.valid.to(torch.long)}
 
 
@@ -89,10 +89,10 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """Return all passages, with some cut to random lengths and padded. ``share`` is the share of cut passages. They are evenly
-    spaced, and each ends with the last token of the whole passage, a special token.
+    """Return all passages, with some cut to random lengths and padded. ``share`` is the share of cut passages, which are evenly
+    spaced among all. A cut passage keeps its last token, a special token.
 
-    If the passages have ``SHORTEST`` tokens or fewer, they are returned unchanged.
+    Passages with at most ``SHORTEST`` tokens are returned unchanged.
     """
     length, padding = passages.ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:

@@ -74,7 +74,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record in the file ``path`` without the points (results of trials) that failed. Return ``wanted`` if there is no
-    such file. Candidates may differ, so a later command can add candidates to the file.
+    such file. The candidates in the file are not checked, so a later command can add candidates.
 
     Args:
         wanted: new record without points.

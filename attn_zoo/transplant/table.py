@@ -54,8 +54,8 @@ class Row:
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of a table, in the order of ``points`` (results of trials). A row has the points of one candidate with one
-    initialisation."""
+    """Return the rows of a table, in the order of ``points`` (results of trials). A row contains all points of one candidate
+    with one initialisation."""
     groups = grouped(((point["label"], point["init"]), point) for point in points)
     return [
         Row(
@@ -93,7 +93,7 @@ def with_notes(head: Sequence[str], body: Sequence[Sequence[str]], notes: Sequen
 
 
 def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
-    """Return an estimate as text, ``mean ± half width``. Return a dash if the estimate is None."""
+    """Return an estimate as text: the mean ± half the width of its interval. Return a dash if the estimate is None."""
     return "-" if found is None else found.written(form, scale)
 
 

@@ -145,7 +145,7 @@ def fit(
     generator: torch.Generator,
     head: nn.Module | None = None,
 ) -> None:
-    """Train the student, except its embedding tables, with any loss.
+    """Train the student, except its embedding tables, with the function ``loss``.
 
     Args:
         loss: function from indices of examples to the loss on these examples.

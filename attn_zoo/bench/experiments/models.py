@@ -39,8 +39,9 @@ def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 
 class Generating(nn.Module):
-    """Decoder that generates ``tokens`` tokens greedily, the prompt included. If ``cached`` is True, it keeps a recurrent state or
-    the keys and values of earlier tokens. Otherwise it computes the whole sequence again for each token."""
+    """Decoder that generates tokens greedily. ``tokens`` is the total number of tokens, including the prompt. If ``cached`` is
+    True, the decoder keeps a recurrent state or the keys and values of earlier tokens. Otherwise it computes the whole sequence
+    again for each token."""
 
     def __init__(self, model: Any, tokens: int, cached: bool) -> None:
         super().__init__()
