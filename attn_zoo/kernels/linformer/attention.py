@@ -126,8 +126,8 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Triton kernel of the backward pass. One program handles several tiles of queries of one head. It writes dQ, and dK and dV, its sums
-    for the gradients of keys and values, to tensors of shape (splits, batch, keys, heads, DIM).
+    """Triton kernel of the backward pass. One program handles several tiles of queries of one head. It writes dQ. It also writes dK
+    and dV, its sums for the gradients of keys and values, to tensors of shape (splits, batch, keys, heads, DIM).
 
     SCALE is log₂e / √d and ROOT is 1 / √d, where d is DIM.
     """
