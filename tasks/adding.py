@@ -86,7 +86,7 @@ class Adding(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: inputs are frames of a value and a key. The label is a number at the last frame."""
+        """Specification of the task: inputs are frames of a value and a key. The label is a number at the last frame."""
         o = self.options
         return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
 

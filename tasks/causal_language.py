@@ -104,7 +104,7 @@ class CausalLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: inputs are tokens. The label at each position is the next token."""
+        """Specification of the task: inputs are tokens. The label at each position is the next token."""
         o = self.options
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 

@@ -113,7 +113,7 @@ class Copying(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are the delimiter, the blank and the symbols. Classes are the symbols."""
+        """Specification of the task: tokens are the delimiter, the blank and the symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 

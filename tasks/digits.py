@@ -78,7 +78,7 @@ class Digits(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: patches of ``patch`` × ``patch`` pixels with one channel."""
+        """Specification of the task: patches of ``patch`` × ``patch`` pixels with one channel."""
         return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=CLASSES)
 
     @property

@@ -104,7 +104,7 @@ class FlipFlop(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are instructions and symbols. Classes are the symbols."""
+        """Specification of the task: tokens are instructions and symbols. Classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 

@@ -110,7 +110,7 @@ class FuzzyRecall(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are the filler and the tokens of keys and values. Classes are the tokens of values."""
+        """Specification of the task: tokens are the filler and the tokens of keys and values. Classes are the tokens of values."""
         o = self.options
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 

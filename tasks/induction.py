@@ -86,7 +86,7 @@ class Induction(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: both tokens and classes are the symbols."""
+        """Specification of the task: both tokens and classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 

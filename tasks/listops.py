@@ -172,7 +172,7 @@ class ListOps(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens, padded at the end to ``length``."""
+        """Specification of the task: tokens, padded at the end to ``length``."""
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:

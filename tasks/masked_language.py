@@ -126,7 +126,7 @@ class MaskedLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens, padded at the end to ``length``, with labels at the positions to predict."""
+        """Specification of the task: tokens, padded at the end to ``length``, with labels at the positions to predict."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:

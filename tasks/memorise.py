@@ -84,7 +84,7 @@ class Memorise(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are the blank and the keys. Classes are the values."""
+        """Specification of the task: tokens are the blank and the keys. Classes are the values."""
         o = self.options
         return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
 

@@ -127,7 +127,7 @@ class Mosaic(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one patch with one channel for each cell. Classes are the digits."""
+        """Specification of the task: one patch with one channel for each cell. Classes are the digits."""
         grid = self.options.grid
         return TaskSpec(Patches(1, SIDE * grid, SIDE * grid, SIDE), grid**2, classes=CLASSES)
 

@@ -163,7 +163,7 @@ class Mqar(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are filler, keys and values. Classes are the values."""
+        """Specification of the task: tokens are filler, keys and values. Classes are the values."""
         o = self.options
         longest = max(o.length, 4 * max(self._ladder(), default=0))
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)

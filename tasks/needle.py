@@ -125,7 +125,7 @@ class Needle(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are hay, keys and values. Classes are the values."""
+        """Specification of the task: tokens are hay, keys and values. Classes are the values."""
         o = self.options
         return TaskSpec(
             Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal

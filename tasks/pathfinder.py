@@ -148,24 +148,24 @@ class Pathfinder(Task):
 
     Source: two long dashed paths and short distractors as in Linsley et al. 2018 and Kim et al. 2020. The sizes of dashes, gaps,
         dots and distractors are those that the code of Long Range Arena uses for each size of an image.
-    Differs: in the source, the two ends of one path point towards each other at typical distances, so positions and directions of
-        the dots predict most labels. Here images are drawn in pairs of a positive and a negative image. In both, the dots have
-        about the same distance from each other and from the border, and the paths leave the dots in about the same directions.
-        These cues are therefore weak; they are strongest at side 16. Consecutive dashes are at least one pixel nearer to each other
-        than to any other path, so labels are unambiguous. In the source, the smallest distance is the same within a path and
-        between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the source, they are drawn
-        from one end, near each other in the centre. Grey levels at the edges of dashes are computed from 4 × 4 samples per pixel;
-        pixels with fewer than 6 covered samples stay dark. In the source, grey levels come from resampling. Every image has exactly
-        ``distractors`` short paths. Side 16 is new. The published files (``files=lra``) have no splits. They are divided into eight
-        tenths train, one tenth valid and one tenth test, as in Long Range Arena, but in another order than in TensorFlow Datasets.
-        Images that also occur in a later split are left out.
+    Differs: in the source, the two ends of one path point towards each other at typical distances, so the positions of the
+        dots and the directions of the paths there predict most labels. Here images are drawn in pairs of a positive and a negative
+        image. In both, the dots have about the same distance from each other and from the border, and the paths leave the dots in
+        about the same directions. These cues are therefore weak; they are strongest at side 16. Consecutive dashes are at least one
+        pixel nearer to each other than to any other path, so labels are unambiguous. In the source, the smallest distance is the
+        same within a path and between paths. Paths are drawn in both directions from their middle, anywhere in the image. In the
+        source, they are drawn from one end, near each other in the centre. Grey levels at the edges of dashes are computed from 4 ×
+        4 samples per pixel; pixels with fewer than 6 covered samples stay dark. In the source, grey levels come from resampling.
+        Every image has exactly ``distractors`` short paths. Side 16 is new. The published files (``files=lra``) have no splits.
+        They are divided into eight tenths train, one tenth valid and one tenth test, as in Long Range Arena, but in another order
+        than in TensorFlow Datasets. Images that also occur in a later split are left out.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one token for each pixel, namely one of 256 grey levels."""
+        """Specification of the task: one token for each pixel, namely one of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:

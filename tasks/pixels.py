@@ -93,7 +93,7 @@ class Pixels(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one token for each pixel, namely one of 256 grey levels."""
+        """Specification of the task: one token for each pixel, namely one of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:

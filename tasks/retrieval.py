@@ -129,7 +129,7 @@ class Retrieval(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: two sequences of bytes, each padded at the end to ``length``."""
+        """Specification of the task: two sequences of bytes, each padded at the end to ``length``."""
         return TaskSpec(Pairs(VOCABULARY), self.options.length, classes=2)
 
     @property

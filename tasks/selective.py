@@ -121,7 +121,7 @@ class Selective(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens are the mark, the query and the digits. Classes are the digits."""
+        """Specification of the task: tokens are the mark, the query and the digits. Classes are the digits."""
         o = self.options
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 

@@ -115,7 +115,7 @@ class Sentences(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: tokens, padded at the end to ``length``."""
+        """Specification of the task: tokens, padded at the end to ``length``."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=2)
 
     @property

@@ -83,7 +83,8 @@ class SetRecall(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: inputs are frames of a key and a set of classes. The label is a set of classes, at the last frame."""
+        """Specification of the task: inputs are frames of a key and a set of classes. The label is a set of classes, at the last
+        frame."""
         o = self.options
         frames = Frames(o.key + o.classes)
         return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")

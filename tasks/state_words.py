@@ -118,7 +118,7 @@ class StateWords(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: both tokens and classes are the group elements."""
+        """Specification of the task: both tokens and classes are the group elements."""
         o = self.options
         elements = len(table_of(o.group))
         return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)

@@ -99,7 +99,7 @@ class Text(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: one token for each byte, padded at the end to ``length``."""
+        """Specification of the task: one token for each byte, padded at the end to ``length``."""
         return TaskSpec(Tokens(VOCABULARY), self.options.length, classes=2)
 
     def examples(self, split: Split) -> Examples:

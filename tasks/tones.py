@@ -99,7 +99,7 @@ class Tones(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: inputs are frames of low and high bands. A class is a high band."""
+        """Specification of the task: inputs are frames of low and high bands. A class is a high band."""
         o = self.options
         return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
 

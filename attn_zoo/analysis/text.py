@@ -46,7 +46,7 @@ def default_text() -> tuple[str, str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise FileNotFoundError(
-            "the default text (pydoc_data, the reference of Python) is not installed with this Python. Give a text of your own"
+            "the default text (pydoc_data, the Python Language Reference) is not part of this Python. Give a text of your own"
         ) from None
     return "\n\n".join(topics[name] for name in sorted(topics)), f"language reference of Python {python_version()} (pydoc_data)"
 

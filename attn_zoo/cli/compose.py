@@ -79,7 +79,8 @@ def planning() -> AbstractContextManager[list[str]]:
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
-    """Return the plan of all runs of an experiment, after the words of the command line have changed its config.
+    """Return the plan of all runs of an experiment, after the words of the command line (such as ``seed=1,2``) have changed its
+    config.
 
     Args:
         several: True if the words may give several values for a key, as with ``-m``.

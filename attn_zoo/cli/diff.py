@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         default=",".join(REGRESSIONS),
         metavar="KINDS",
-        help="kinds of differences that fail, separated by commas (default: all)",
+        help="kinds of differences that make the command fail, separated by commas (default: all)",
     )
     parser.add_argument("--task", help="compare only this task")
     parser.add_argument("--attention", help="compare only this mechanism")

@@ -328,7 +328,7 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """Return a pair: a device on which an implementation can run, and None. If no such device is found, return None and the reason.
+    """Return (device, None), with a device on which an implementation can run, or (None, reason) if there is none.
 
     Args:
         device: device to use. None means the CPU if the implementation can run on it, otherwise a GPU.

@@ -63,7 +63,7 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:
-        raise NotApplicable("every option is in a variant")
+        raise NotApplicable("this check needs an option that no variant changes, but the variants change every option")
     tried = []
     for name in names:
         for value in _values(subject, name):

@@ -122,8 +122,8 @@ class Stream:
 
     The field ``of`` states whether the tokens of the queries or of the keys are projected. The field ``first`` is the number of
     tokens, from the start, that are projected; None means all. The weights start as a copy of the layer's projection that the field
-    ``starts_as`` names. The method ``attend`` gets the projected tokens in the keyword argument ``name``. Their shape is (batch,
-    heads, number of projected tokens, head_dim).
+    ``starts_as`` names. The field ``name`` is the name of the keyword argument in which the method ``attend`` gets the projected
+    tokens. Their shape is (batch, heads, number of projected tokens, head_dim).
     """
 
     name: str

@@ -65,7 +65,8 @@ def begin_training_call(module: Attention) -> dict[str, Tensor]:
     Every call within a backward pass counts as a repetition.
 
     Returns:
-        For a repetition, the present buffers by name, which ``end_training_call`` must restore. Otherwise an empty dictionary.
+        For a repetition, the buffers by name as they were before this function changed them; ``end_training_call`` must restore
+        them. Otherwise an empty dictionary.
 
     Raises:
         UnsupportedError: the call is a repetition, and the values before the first call are not known.

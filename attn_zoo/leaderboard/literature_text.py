@@ -73,7 +73,8 @@ def anchor_line(found: Anchor) -> str:
 
 
 def anchor_table(format: str) -> str:
-    """Return a table of all anchors as text, with one row per mechanism and direction."""
+    """Return a table of all anchors (published scores that ours are compared with) as text. It has one row per mechanism and
+    direction (causal or bidirectional)."""
     head = ["attention", "direction", "published score", "task", "source", "how it differs"]
     body = [
         [name, "causal" if causal else "bidirectional", *_anchored(found), found.differs]

@@ -91,7 +91,11 @@ def page_legend(tables: Sequence[Table], overview: bool) -> list[str]:
         overview: True if only the overview is shown.
     """
     learned = " 2/3 means that two of three seeds learned the task." if any(r.learned for t in tables for r in t.rows) else ""
-    marks = f"± is half of the 95 % interval over seeds.{learned} (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
+    averaged = overview and len(tables) > 1 and not averages(tables).reason
+    mean = " The average is the interquartile mean over tasks and seeds." if averaged else ""
+    marks = (
+        f"± is half of the 95 % interval over seeds.{learned}{mean} (c) marks a control. Columns and statistics: {COLUMNS_PAGE}."
+    )
     said = [_protocols(tables), *_without_average(tables), *(_beaten_by_none(tables) if overview else [])]
     return [marks, " ".join(said), *(() if overview else _machines(tables))]
 
@@ -145,7 +149,8 @@ def _protocols(tables: Sequence[Table]) -> str:
     """Return the protocol and, for runs until the criterion, when a run ended."""
     caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
     ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
-    return f"The runs follow protocol {', '.join(sorted({table.protocol for table in tables}))}.{ended}"
+    versions = sorted({table.protocol for table in tables})
+    return f"The runs follow protocol{'s' * (len(versions) > 1)} {' and '.join(versions)}.{ended}"
 
 
 def _average_notes(tables: Sequence[Table]) -> list[str]:

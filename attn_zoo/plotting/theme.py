@@ -34,8 +34,8 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
 
     Args:
         name: name of the figure. The ids of its SVG elements depend on it.
-        outlined: True for letters as outlines, which look the same everywhere; False for letters as text, which is small and
-            searchable.
+        outlined: True for letters as outlines, which look the same everywhere; False for letters as text, with which a file is
+            smaller and can be searched.
     """
     return {
         "font.family": "DejaVu Sans",  # ships with matplotlib, so that the layout is the same on every machine

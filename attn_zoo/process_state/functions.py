@@ -87,7 +87,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def loaded() -> dict[str, ModuleType]:
-    """Return, by name, all loaded modules of the packages that ``copies`` covers, and of all their submodules."""
+    """Return, by name, the loaded packages whose functions ``copies`` saves, and the loaded submodules of these packages."""
     roots = {package.partition(".")[0] for package in _PACKAGES}
     return {name: module for name, module in list(sys.modules.items()) if module is not None and name.partition(".")[0] in roots}
 

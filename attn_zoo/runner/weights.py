@@ -36,7 +36,7 @@ class KeptWeights:
 
     @property
     def missing(self) -> list[int]:
-        """Chosen steps whose file does not exist yet."""
+        """Steps after which weights are to be saved, and whose file of weights does not exist yet."""
         return sorted(step for step in self.after if not self.path(step).exists())
 
     def path(self, step: int) -> Path:

@@ -75,8 +75,8 @@ def check(
 
 
 class Bench:
-    """Runner of all trials (plans for students). The teacher's attention outputs, embeddings and second moments of the keys are
-    computed once.
+    """Runner of all trials. A trial says how one student is made and trained. The teacher's embeddings, its attention outputs and
+    the second moments of its keys are computed once.
 
     Args:
         trials: all trials to run.

@@ -49,7 +49,7 @@ def gather(
         ValueError, OSError: a file is missing or damaged, a text is too short, or only one of ``train`` and ``test`` is given.
     """
     if bool(train) != bool(test):
-        raise ValueError("train= and test= must be given together. Leave both out to use the reference of Python as text")
+        raise ValueError("train= and test= must be given together. Leave both out to use the text of the Python Language Reference")
     sentence_pairs = [] if pairs is None else read_pairs(pairs, setting.pair_count)
     sources, test_text, train_names, test_name = _texts(train, test)
     sentences = [pair.first for pair in sentence_pairs] + [pair.second for pair in sentence_pairs]

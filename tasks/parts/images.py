@@ -98,7 +98,7 @@ class PatchTask(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification: patches of ``patch`` × ``patch`` pixels, and one class per image."""
+        """Specification of the task: patches of ``patch`` × ``patch`` pixels, and one class per image."""
         e, patch = self.expected, self.options.patch
         return TaskSpec(Patches(*e.image, patch), (e.height // patch) * (e.width // patch), classes=e.classes)
 

@@ -35,6 +35,7 @@ GONE: dict[str, str] = {
 CHANGED: dict[str, str] = {
     "pages / error* / *": "measured anew: default sizes follow the length since, and mega and routing have a second version",
     "pages / models / *": "measured anew, GPT-2 also beside softmax with cached keys",
+    "pages / growth / : text: *eager unless said.": "the note names the implementation that ran, in full sentences",
     "pages / launches / : gated_linear*": "the code applies SiLU to queries and keys, which launches two kernels more",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
     "pages / launches / : routing*": "version 2 has keys of its own",

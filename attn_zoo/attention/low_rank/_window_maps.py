@@ -86,9 +86,9 @@ class ConvolutionMap(WindowMap):
     """Map by a convolution along the length, which mixes all channels of a head and has no bias. Kernel and stride span one window
     of w = ⌈n / k⌉ tokens.
 
-    ``weight`` has shape (roles, copies, w d, d), where d is head_dim. The first role is for keys, the last for values. Each head
-    has its own kernel (copy), or all heads share one. Weights are drawn from N(0, 1 / (w d)), so results have the scale of the
-    tokens.
+    ``weight`` has shape (roles, copies, w d, d), where d is head_dim. With two roles, the first is for
+    keys and the second for values; with one role, both share it. Each head has its own kernel (copy), or all heads share one.
+    Weights are drawn from N(0, 1 / (w d)), so results have the scale of the tokens.
     """
 
     weight: Float[Tensor, "roles copies taps head_dim"]

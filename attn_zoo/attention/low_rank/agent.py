@@ -27,7 +27,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of Q Aᵀ, A Kᵀ and both weighted sums, each n m d multiply-adds per head for m agents.
+    """Return the cost, with the FLOPs of four products: Q Aᵀ, A Kᵀ, and those of their softmax weights with values. For m agents,
+    each takes n m d multiply-adds per head.
 
     A convolution of width w adds w multiply-adds per position and channel.
     """

@@ -116,8 +116,8 @@ class Luna(Attention[Options]):
         return (weights @ shares).tril() @ value / t[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
-        """Return the outputs softmax(Q (A K)ᵀ / √d) A V. The causal form computes weights within a chunk directly, and reads
-        earlier chunks from running sums.
+        """Return the outputs softmax(Q (A K)ᵀ / √d) A V, where A are the weights with which the packed queries read the tokens. The
+        causal form computes weights within a chunk directly, and reads earlier chunks from running sums.
         """
         if self.geometry.causal:
             return self._attend_past(query, key, value, key_valid, context, tiled=False)

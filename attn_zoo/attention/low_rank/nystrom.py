@@ -41,9 +41,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums, each n m d multiply-adds per head for m landmarks
-    (Q̃, K̃). Smaller products are added: Q̃ K̃ᵀ, the pseudo-inverse A⁺ times m values, and four m × m products per iteration for
-    A⁺.
+    """Return the cost, with the FLOPs of four products: Q K̃ᵀ, Q̃ Kᵀ, and those of their softmax weights with values. For m
+    landmarks (Q̃, K̃), each takes n m d multiply-adds per head. Smaller products are added: Q̃ K̃ᵀ, the pseudo-inverse A⁺ times m
+    values, and four m × m products per iteration for A⁺.
 
     A convolution of width w adds w multiply-adds per position and channel.
     """

@@ -40,8 +40,8 @@ class Options(hca.LengthOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Return the cost, with the FLOPs of the linear maps for entries, the indexer, and attention to the window and to the entries.
-    No gradient flows from the outputs to the indexer.
+    """Return the cost, with the FLOPs of attention to the window and to the entries, of the indexer, which chooses entries, and of
+    the linear maps that compress tokens to entries. The indexer has no FLOPs in the backward pass, because no gradient flows to it.
 
     The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For up to two
     incomplete entries, the state holds the sums of weights and the weighted sums so far.

@@ -109,8 +109,8 @@ class TransformerXL(Attention[Options]):
     """Softmax attention from each segment to itself and to a memory: the keys and values of some positions before the segment.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (scores by distance, with u, v, W_kR and the sines R of distances).
-    Symbols: L → segment (s on the card); M → memory (m on the card); u → content_bias; v → position_bias; W_kR →
-        position_projection.
+    Symbols: L → segment (s in the formulas of cost); M → memory (m in the formulas of cost); u → content_bias; v → position_bias;
+        W_kR → position_projection.
     Differs: one call reads all segments, and gradients reach the keys and values of the memory. In the paper, gradients stop at
         these keys and values. The same happens here if ``step`` gets ``state.detached()``. The cache holds a layer's keys and
         values, not its hidden states, which is equivalent while the weights do not change. Every layer has its own u, v and W_kR. u

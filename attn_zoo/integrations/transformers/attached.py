@@ -30,7 +30,8 @@ class Attached(nn.Module):
         convolution: short convolution that is applied to the tokens before their projections.
 
     Raises:
-        UnsupportedError: a stream (extra projection) starts as a copy of a projection that the attention module lacks.
+        UnsupportedError: the weights of an extra projection (stream) must start as a copy of those of a projection that the
+            attention module does not have.
     """
 
     def __init__(self, mechanism: Attention, site: Site, convolution: ShortConvolution | None = None) -> None:
@@ -139,7 +140,8 @@ def attached_to(module: nn.Module) -> Attached | None:
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Prepare the cache of an attention module, convolve its tokens and store them for the streams (extra projections).
+    """Prepare the cache of an attention module, convolve its tokens and keep them. The extra projections
+    (streams) of the mechanism need them later.
 
     This hook runs before the forward call of the module, because transformers does not pass the tokens to the attention interface.
 

@@ -94,7 +94,7 @@ def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Te
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:
-    """Return how many blocks are needed to hold the last ``summary`` positions of every block."""
+    """Return how many new blocks are needed to hold the last ``summary`` positions of all blocks together."""
     return math.ceil(math.ceil(n / block) * summary / block)
 
 
