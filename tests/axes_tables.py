@@ -222,14 +222,14 @@ def _kept(row: Row | None) -> list[float] | None:
 
 
 def beyond_finding(found: Mapping[str, Sequence[float]]) -> str:
-    """Return in one sentence which other row scores most at the longest inputs, and what softmax scores there."""
+    """Return in one sentence which other mechanism scores most at the longest inputs, and what softmax scores there."""
     others = {name: kept for name, kept in found.items() if name != BASELINE}
     if BASELINE not in found or not others:
         return "Not decided: softmax or all other rows are not recorded."
     best = max(others, key=lambda name: others[name][-1])
-    scored = {name: f"{100 * kept[-1]:.0f} % ({100 * kept[0]:.0f} % at the trained length)" for name, kept in found.items()}
+    scored = {name: f"{100 * kept[-1]:.1f} %" for name, kept in found.items()}
     at = f"At {TIMES[-1]} times the trained length"
-    return f"{at}, softmax scores {scored[BASELINE]}, and the best other row, `{best}`, {scored[best]}."
+    return f"{at}, softmax scores {scored[BASELINE]}, and `{best}`, the best other mechanism, {scored[best]}."
 
 
 def size(made: Sequence[Table], profile: Sequence[Table]) -> str:

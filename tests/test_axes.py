@@ -97,7 +97,7 @@ def needles(name, *by_times):
 def test_longer_inputs_are_told_by_multiple_of_the_trained_length():
     text = beyond(tables([needles("softmax", 1, 0.9, 0.5, 0.3, 0.1), needles("linear", 0.9, 0.8, 0.7, 0.6, 0.5)]))
     assert re.search(r"\| linear\s+\|\s+90.0 \|\s+80.0 \|\s+70.0 \|\s+60.0 \|\s+50.0 \|", text), text
-    assert "softmax scores 10 % (100 % at the trained length), and the best other row, `linear`, 50 % (90 % at" in text
+    assert "times the trained length, softmax scores 10.0 %, and `linear`, the best other mechanism, 50.0 %." in text
     assert "Not decided" in beyond(tables([needles("linear", 1, 1, 1, 1, 1)]))
 
 

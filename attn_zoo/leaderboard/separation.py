@@ -64,7 +64,8 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     lead, against = _lead(row, baseline if baseline in kept else None, controls, table, measured)
     if len(groups) < GROUPS_NEEDED:
         against.append(
-            f"{len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, of {GROUPS_NEEDED} needed"
+            f"only {len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, and {GROUPS_NEEDED} are "
+            "needed"
         )
     led = f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}" if lead else ""
     evidence = (led, f"{len(groups)} groups differ significantly")

@@ -52,7 +52,8 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
     named = list(zip(titles, found, strict=True))
     against = grouped(("; ".join(one.reasons), title) for title, one in named if not one.separates)
     notes = [
-        f"{' and '.join(tasks)} {'do' if len(tasks) > 1 else 'does'} not separate mechanisms: {why}"
+        f"{', '.join(tasks[:-1])}{' and ' * (len(tasks) > 1)}{tasks[-1]} do{'es' * (len(tasks) == 1)} not separate mechanisms: "
+        f"{why}"
         for why, tasks in against.items()
     ]
     out = [(title, ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows") for title, one in named]

@@ -91,7 +91,7 @@ def test_a_task_on_which_a_control_is_better_does_not_separate():
 
 def test_two_groups_are_too_few():
     found = separates(table({name: scores for name, scores in SEPARATING.items() if name not in ("performer", "longformer")}))
-    assert found.reasons == ("2 groups differ significantly, of 3 needed",) and len(found.groups) == 2
+    assert found.reasons == ("only 2 groups differ significantly, and 3 are needed",) and len(found.groups) == 2
 
 
 def test_rows_with_failed_or_missing_seeds_are_left_out():
