@@ -56,8 +56,9 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
         told = f"{sum(hours):.2f}" if len(hours) == len(parts) else "unknown"
         body.append([task, row, sum(runs for runs, _, _ in parts), parts[0][2], told])
     runs = sum(runs for parts in lines.values() for runs, _, _ in parts)
-    words = f"\n{len(body)} cells, at most {runs} runs and {total:.1f} core hours"
-    words += f", without {unknown} cells whose speed is not recorded" if unknown else ""
+    cells, all_runs, slow = (f"{n} {name}{'s' * (n != 1)}" for n, name in ((len(body), "cell"), (runs, "run"), (unknown, "cell")))
+    words = f"\n{cells}, at most {all_runs} and {total:.1f} core hours"
+    words += f", without {slow} whose speed is not recorded" if unknown else ""
     return table(_HEAD, body, left=(0, 1)) + f"\n{words}."
 
 

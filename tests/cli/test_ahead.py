@@ -62,4 +62,4 @@ def test_runs_of_equal_time_take_this_time_and_that_of_their_validations(tmp_pat
         "task.valid=150",
     ]
     planned = plan(["-m", *SMALL, "attention=softmax", "seed=1,2", *words, f"records={tmp_path}"])
-    assert "1 cells, at most 2 runs and 3.0 core hours" in ahead([planned])
+    assert "1 cell, at most 2 runs and 3.0 core hours" in ahead([planned])

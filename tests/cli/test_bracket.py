@@ -181,7 +181,7 @@ def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds
     for path in (tmp_path / "runs").glob(f"*-s{trial.spec.seed}-{trial.run_id}-*.json"):
         path.unlink()
     status, output, errors = zoo(*TUNE, "--plan", folder=tmp_path)
-    assert status == 0 and "1 cells" in output and "linear" in output, errors
+    assert status == 0 and "1 cell, at most" in output and "linear" in output, errors
 
 
 @pytest.mark.process
@@ -193,7 +193,7 @@ def test_a_plan_prints_runs_and_hours_and_starts_nothing(tmp_path):
     assert "copying  softmax" in output and "linear+softmax" in output and "3 cells, at most" in output and "core hours" in output
     assert not list(tmp_path.iterdir())
     status, output, errors = zoo("run", "-m", "experiment=quickstart", "task=mqar", "attention=softmax", "--plan", folder=tmp_path)
-    assert status == 0 and "1 cells, at most 3 runs" in output, errors
+    assert status == 0 and "1 cell, at most 3 runs" in output, errors
     assert not list(tmp_path.iterdir())
 
 
