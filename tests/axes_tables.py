@@ -15,7 +15,7 @@ from attn_zoo.bench.tables import binary
 from attn_zoo.leaderboard import Row, Table
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
 from attn_zoo.leaderboard.heatmap import titles
-from attn_zoo.leaderboard.metrics import score
+from attn_zoo.leaderboard.metrics import compared, score
 from attn_zoo.leaderboard.table import Comparison
 from attn_zoo.leaderboard.verdicts import Outcome
 from attn_zoo.rows import RowName, read_rows
@@ -129,8 +129,10 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     )
     width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
     best = max((cell for cell in rivals if cell.width == width), key=lambda cell: (cell.pairs, -cell.state))
+    seeds = sorted({len(cell.row.seeds) for cell in found})
+    counted = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + f" seed{'s' * (seeds[-1] > 1)}"
     return (
-        f"Among {len(rivals)} cells whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, p = {p:.2g}); at "
+        f"Among {len(rivals)} cells ({counted} each) whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, p = {p:.2g}); at "
         f"width {width} `{best.name}` recalls most of them, {in_pairs(best.pairs)} pairs with {binary(best.state)}, and softmax "
         f"{in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
     )
@@ -257,6 +259,47 @@ def size_finding(lines: Sequence[Sequence[str]]) -> str:
         f"The order of mechanisms at both sizes is significantly correlated on {len(holds)} of {len(lines)} tasks "
         f"(Spearman's ρ = {', '.join(line[3] for line in lines)})."
     )
+
+
+def hybrids(made: Sequence[Table]) -> str:
+    """Return the finding and the table of hybrids, beside the mechanisms that they mix and the controls."""
+    lines = [
+        [_titled(table), row.name, str(row.learned), score(row, table), str(row.steps_to_90)]
+        + [compared(row.against_softmax, table) or "-", _share(row, table)]
+        for table in made
+        for row in table.rows
+        if row.test
+    ]
+    experiments = [_config(f"profile3_hybrids_{kind}").tuning for kind in ("encoder", "decoder")]
+    planned = sum(len(tuning.attention) * len(tuning.task) for tuning in experiments)
+    left = [f"{planned - len(lines)} of {planned} cells"] if len(lines) < planned else []
+    head = ["task", "row", "learned", "score (%)", "steps to 90 %", "against softmax", "FLOPs / softmax"]
+    return _section(hybrids_finding(made), "", printed(head, lines, "github", left=(0, 1)) if lines else "", left)
+
+
+def hybrids_finding(made: Sequence[Table]) -> str:
+    """Return, for each task, which hybrid the leaderboard puts first, and whether it is better than softmax."""
+    said = []
+    for table in made:
+        mixed = [row for row in table.rows if "+" in row.attention and row.against_softmax]
+        if not mixed:
+            continue
+        best = min(mixed, key=lambda row: standing(row, table.higher_is_better))
+        assert best.against_softmax
+        outcome = best.against_softmax.outcome
+        words = f"{outcome} {'from' if outcome is Outcome.TIED else 'than'} softmax"
+        said.append(f"On {_titled(table)}, the best hybrid, `{best.label}`, is {words}.")
+    return " ".join(said) or "Not decided: no hybrid has enough seeds."
+
+
+def _titled(table: Table) -> str:
+    return f"{table.task['name']} ({'causal' if table.task.get('causal') else 'bidirectional'})"
+
+
+def _share(row: Row, table: Table) -> str:
+    """Return the FLOPs of the mechanisms of all layers at 4,096 tokens, divided by those of softmax."""
+    whole = next((other.mechanism_flops_4096 for other in table.rows if other.attention == BASELINE), None)
+    return f"{row.mechanism_flops_4096 / whole:.2f}" if whole and row.mechanism_flops_4096 is not None else "-"
 
 
 def _task(table: Table) -> tuple[str, Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from axes_plots import plot_capacity, plot_length
-from axes_tables import beyond, by_length, capacity, length, recalls, size
+from axes_tables import beyond, by_length, capacity, hybrids, length, recalls, size
 from committed import ROOT, benchmarked, boards_of, measured, profile_boards, profile_records, records_in
 from figure3.plot import plot_figure3
 from heirs_tables import heirs_compression, heirs_cost, heirs_profile
@@ -91,7 +91,7 @@ PAGES = {
         *("table2_pretrained", "table2_published", "late", "rates", "starts", "starts_until_learned", "limits"),
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
-    ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size"),
+    ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size", "hybrids"),
     ROOT / "docs" / "explanation" / "profile.md": ("learned", "criterion", "repeated", "searched", "anchors", "separation"),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
@@ -176,6 +176,7 @@ def tables() -> dict[str, str]:
         "length": length(boards_of("length")),
         "length_beyond": beyond(boards_of("length_beyond")),
         "size": size(boards_of("size"), boards_of("profile3")),
+        "hybrids": hybrids(boards_of("hybrids")),
     }
 
 

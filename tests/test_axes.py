@@ -6,11 +6,11 @@ import re
 
 import pytest
 from axes_plots import plot_capacity, plot_length
-from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, length, recalled, recalls, size
+from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, hybrids, length, recalled, recalls, size
 from make import make_record
 
 from attn_zoo.leaderboard import tables
-from attn_zoo.records import Budget, ModelSpec
+from attn_zoo.records import Budget, ModelSpec, RunRecord
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_recall_is_told_by_row_and_width_with_what_is_not_run():
 
 def test_the_finding_on_state_is_a_rank_correlation_without_softmax_and_controls():
     text = capacity(tables(RECALL))
-    assert "Among 4 cells whose state is smaller than softmax's, a larger state goes with more recalled pairs" in text
+    assert "Among 4 cells (1 seed each) whose state is smaller than softmax's, a larger state goes with more recalled pairs" in text
     assert "ρ = 1.00" in text and "`longformer[window=65]` recalls most of them, 64 or more pairs with 64.0 KiB" in text
     against = [recall("linear", 2**13, 32), recall("gated_linear", 2**14, 8), recall("delta_rule", 2**15, 4), *RECALL[:1]]
     assert "a larger state does not go with more recalled pairs (Spearman's ρ = -1.00" in capacity(tables(against))
@@ -116,8 +116,20 @@ def test_the_order_of_common_mechanisms_is_compared_between_sizes():
     assert "softmax, linear, luna, performer, reformer | reformer, performer, luna, linear, softmax" in turned
 
 
+def test_the_best_hybrid_is_compared_with_softmax_where_both_have_seeds():
+    def rows(hybrid: float, seeds: int = 3) -> list[RunRecord]:
+        names = {"softmax": 0.6, "3*linear+softmax": hybrid, "2*linear+softmax": 0.3, "none": 0.1}
+        return [make_record(name, "mqar", seed, test=test) for name, test in names.items() for seed in range(1, seeds + 1)]
+
+    better, worse = (hybrids(tables(rows(at))) for at in (0.9, 0.4))
+    assert "the best hybrid, `3*linear+softmax`, is better than softmax.**" in better
+    assert "the best hybrid, `3*linear+softmax`, is worse than softmax.**" in worse and "Not run: 30 of 34 cells." in worse
+    assert re.search(r"\| none \(c\) ", worse), worse
+    assert "Not decided" in hybrids(tables(rows(0.9, seeds=1)))
+
+
 def test_nothing_recorded_is_not_run():
-    assert {capacity([]), length([]), beyond([]), size([], [])} == {"Not run."}
+    assert {capacity([]), length([]), beyond([]), size([], []), hybrids([])} == {"Not run."}
 
 
 def test_pictures_name_every_mechanism_once(tmp_path):

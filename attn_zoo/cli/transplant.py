@@ -41,7 +41,7 @@ class Keys(Setting):
     train: list[str] = option([], "files or folders of training text, with equally many passages from each")
     test: list[str] = option([], "files or folders of test text (default for train and test: Python's language reference)")
     pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and optionally label")
-    classify: str = option("", "tasks to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
+    classify: str = option("", "tasks to fine-tune each student on: sst2, mrpc, imdb, qnli, qqp; NAME or NAME[OPTION=VALUE,...]")
     format: str = option("terminal", "format of the table: terminal or github")
     output: str | None = option(None, "JSON file for the record; a command with the same settings adds to it")
     plot: str | None = option(None, "also draw the curves into this .svg or .png file")
@@ -166,7 +166,9 @@ def _tasks(text: str) -> list[tuple[str, Any]]:
         named = replace(row, options={name: value for name, value in row.options.items() if name not in kind.locations})
         tasks.append((str(named), build_task(row.attention, **typed_options(f"task {row.attention}", kind.options, row.options))))
         if not hasattr(tasks[-1][1], "rows"):
-            raise ValueError(f"classify= must name tasks of labelled texts, such as sst2, mrpc, imdb or qnli; got {row.attention}")
+            raise ValueError(
+                f"classify= must name tasks of labelled texts, such as sst2, mrpc, imdb, qnli or qqp; got {row.attention}"
+            )
     if len({name for name, _ in tasks}) < len(tasks):
         raise ValueError(f"classify= must name each task once; got {text}")
     return tasks
