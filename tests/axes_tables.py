@@ -133,7 +133,8 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     counted = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + f" seed{'s' * (seeds[-1] > 1)}"
     return (
         f"Among {len(rivals)} cells ({counted} each) whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, "
-        f"p = {p:.2g}); at width {width} `{best.name}` recalls most of them, {in_pairs(best.pairs)} pairs with {binary(best.state)}, and softmax "
+        f"p = {p:.2g}); at width {width} `{best.name}` recalls most of them, {in_pairs(best.pairs)} pairs with "
+        f"{binary(best.state)}, and softmax "
         f"{in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
     )
 
