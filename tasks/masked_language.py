@@ -112,7 +112,8 @@ class MaskedLanguage(TextTask):
     Differs: masks are drawn once. The option ``draws`` is the number of masks for each training sequence; other sequences have one
         mask. A text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
         sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can
-        increase the share of masked tokens slightly. ``valid_tokens`` and ``test_tokens`` select the same text at every ``length``.
+        increase the share of masked tokens slightly. The options ``valid_tokens`` and
+        ``test_tokens`` limit the texts for validation and test; they choose the same texts at every ``length``.
         Perplexity is per token, so compare it only between runs with the same kind of token. With ``files=wikitext_valid``, seven
         in eight articles of the published validation split are for training, and the others for validation. With ``files=novels``,
         one author in eight is for validation and one in eight for the test, chosen by a hash of the names. The texts of

@@ -1,4 +1,4 @@
-"""Base class of experiments that time layers in worker processes."""
+"""Base class of experiments that measure the time of layers in worker processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class AttentionRows:
 
 @dataclass
 class Timed(Grid):
-    """Keys on the command line of all experiments that time layers."""
+    """Keys on the command line of all experiments that measure the time of layers."""
 
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "sequence lengths in tokens")
     dim: int = option(256, "width of the layer, in channels")

@@ -185,8 +185,8 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
-    """A module can be copied and pickled after training calls, and after steps if the card declares ``stepwise``. The copy gives
-    the same output."""
+    """A module can be copied and pickled after calls in training and, if the card declares ``stepwise``, after calls that read
+    some of the tokens. The copy gives the same output."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)

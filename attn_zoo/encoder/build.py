@@ -116,7 +116,8 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
     The classifier has a new head, which predicts the input tokens.
 
     Raises:
-        UnsupportedError: the inputs of the task are frames or patches, or the task labels positions.
+        UnsupportedError: the inputs of the task are frames or patches, or the task has a label for each
+            position.
     """
     if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Frames | Patches):
         kinds = {Frames: "frames", Patches: "patches"}

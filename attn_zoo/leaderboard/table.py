@@ -106,8 +106,8 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Scores of all rows within the same budget of one cost. For a measured cost, each implementation group (rows with the same
-    requested implementation and machines) has its own budget."""
+    """Scores of all rows within the same limit on one kind of cost. For a measured cost, each implementation group (rows with the
+    same requested implementation and machines) has its own budget."""
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""

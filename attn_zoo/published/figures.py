@@ -109,8 +109,8 @@ class Average:
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """Wrong means, by the table or section that prints them. A printed mean is wrong if it differs from the computed mean by
-        more than half a unit of its last digit."""
+        """Mean values that are printed wrongly, by the table or section that prints them. A printed mean is wrong if it differs
+        from the computed mean by more than half a unit of its last digit."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 

@@ -30,10 +30,12 @@ class Ordering:
 
 
 def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
-    """Return the orderings of mechanisms against ``baseline`` in which all sources agree.
+    """Return one ``Ordering`` for each task and mechanism whose score is above that of ``baseline`` in all sources, or below
+    it in all sources.
 
-    At least ``LEAST_SOURCES`` sources must have numbers for both mechanisms. In all of them the difference must have the same sign
-    and at least ``LEAST_GAP`` points. A source with several numbers for one mechanism, with different options, is left out.
+    At least ``LEAST_SOURCES`` sources must have numbers for the mechanism and the baseline. In all of them the difference must have
+    the same sign and at least ``LEAST_GAP`` points. A source with several numbers for one mechanism, with different options, is
+    left out.
     """
     cells: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in figures(metric=SCORE):

@@ -19,7 +19,7 @@ CLASSIFY = (*_LEAST, "classify_rate")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mechanism with one set of options, to be put into students."""
+    """Mechanism with one set of options. It replaces the attention of student models."""
 
     attention: str
     options: Mapping[str, Any]

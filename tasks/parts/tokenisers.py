@@ -191,8 +191,8 @@ def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> Tokens:
     kind = choice(f"{owner}.tokens", tokens, Tokens)
     if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
         raise ValueError(
-            f"{owner}.vocabulary must be 0 if the tokens are bytes, because there are always {DEFAULT_VOCABULARY[kind]} ids; "
-            f"got {vocabulary}"
+            f"{owner}.vocabulary must be 0 (the default) if the tokens are bytes, because there are always "
+            f"{DEFAULT_VOCABULARY[kind]} ids; got {vocabulary}"
         )
     if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:
         raise ValueError(f"{owner}.vocabulary must be 0 (the default) or from {FIRST + 256} to {2**20:,}; got {vocabulary}")

@@ -236,7 +236,7 @@ def test_tokens_are_learned_from_the_training_split_alone(tmp_path, monkeypatch)
 def test_options_are_refused_by_name():
     refused = (
         ("sst2", {"tokens": "words"}, r"sst2.tokens must be bytes, wordpiece, bpe or file; got 'words'"),
-        ("qqp", {"vocabulary": 300}, "qqp.vocabulary must be 0 if the tokens are bytes"),
+        ("qqp", {"vocabulary": 300}, "qqp.vocabulary must be 0 .the default. if the tokens are bytes"),
         ("mrpc", {"tokens": "bpe", "vocabulary": 100}, "mrpc.vocabulary must be 0 .the default. or from 259"),
         ("qnli", {"tokens": "file"}, "qnli.tokenizer must name a tokenizer.json if tokens=file"),
         ("imdb", {"tokenizer": "x"}, "imdb.tokenizer must name"),
