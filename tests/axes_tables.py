@@ -240,7 +240,7 @@ def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
     pairs = [(small, large) for large in made for small in profile if _task(small) == _task(large)]
     lines = []
     for title, (small, large) in zip(titles([large for _, large in pairs]), pairs, strict=True):
-        orders = [_order(table) for table in (small, large)]
+        orders = [order_of(table) for table in (small, large)]
         common = [name for name in orders[0] if name in orders[1]]
         if len(common) >= 3:
             there = [name for name in orders[1] if name in common]
@@ -265,7 +265,7 @@ def size_finding(lines: Sequence[Sequence[str]]) -> str:
 def hybrids(made: Sequence[Table]) -> str:
     """Return the finding and the table of hybrids, beside the mechanisms that they mix and the controls."""
     lines = [
-        [_titled(table), row.name, str(row.learned), score(row, table), str(row.steps_to_90)]
+        [named(table), row.name, str(row.learned), score(row, table), str(row.steps_to_90)]
         + [compared(row.against_softmax, table) or "-", _share(row, table)]
         for table in made
         for row in table.rows
@@ -289,11 +289,12 @@ def hybrids_finding(made: Sequence[Table]) -> str:
         assert best.against_softmax
         outcome = best.against_softmax.outcome
         words = f"{outcome} {'from' if outcome is Outcome.TIED else 'than'} softmax"
-        said.append(f"On {_titled(table)}, the best hybrid, `{best.label}`, is {words}.")
+        said.append(f"On {named(table)}, the best hybrid, `{best.label}`, is {words}.")
     return " ".join(said) or "Not decided: no hybrid has enough seeds."
 
 
-def _titled(table: Table) -> str:
+def named(table: Table) -> str:
+    """Return the name of a table's task, and its direction."""
     return f"{table.task['name']} ({'causal' if table.task.get('causal') else 'bidirectional'})"
 
 
@@ -307,7 +308,7 @@ def _task(table: Table) -> tuple[str, Mapping[str, Any]]:
     return table.task["name"], table.task_options
 
 
-def _order(table: Table) -> list[str]:
+def order_of(table: Table) -> list[str]:
     """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them."""
     kept = [row for row in table.rows if not row.control and row.test is not None]
     return list(dict.fromkeys(row.attention for row in sorted(kept, key=lambda row: standing(row, table.higher_is_better))))

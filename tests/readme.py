@@ -20,6 +20,7 @@ from axes_tables import beyond, by_length, capacity, hybrids, length, recalls, s
 from committed import ROOT, benchmarked, boards_of, measured, profile_boards, profile_records, records_in
 from figure3.plot import plot_figure3
 from heirs_tables import heirs_compression, heirs_cost, heirs_profile
+from language_tables import language
 from linformer_tables import (
     FIGURE3,
     figure3,
@@ -92,7 +93,15 @@ PAGES = {
     ),
     ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
     ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size", "hybrids"),
-    ROOT / "docs" / "explanation" / "profile.md": ("learned", "criterion", "repeated", "searched", "anchors", "separation"),
+    ROOT / "docs" / "explanation" / "profile.md": (
+        "learned",
+        "criterion",
+        "repeated",
+        "searched",
+        "anchors",
+        "language",
+        "separation",
+    ),
     ROOT / "docs" / "reports" / "ablations.md": (
         "left",
         "settings",
@@ -177,6 +186,7 @@ def tables() -> dict[str, str]:
         "length_beyond": beyond(boards_of("length_beyond")),
         "size": size(boards_of("size"), boards_of("profile3")),
         "hybrids": hybrids(boards_of("hybrids")),
+        "language": language(boards_of("language"), profile_boards()),
     }
 
 

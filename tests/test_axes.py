@@ -7,6 +7,7 @@ import re
 import pytest
 from axes_plots import plot_capacity, plot_length
 from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, hybrids, length, recalled, recalls, size
+from language_tables import language
 from make import make_record
 
 from attn_zoo.leaderboard import tables
@@ -128,8 +129,35 @@ def test_the_best_hybrid_is_compared_with_softmax_where_both_have_seeds():
     assert "Not decided" in hybrids(tables(rows(0.9, seeds=1)))
 
 
+def on_text(*names, control, causal=False):
+    """Table of a task in which mechanisms have this order by perplexity, and a control."""
+    card = {"name": "prose", "title": "Prose", "version": "1", "metric": "perplexity", "length": 16, "classes": 10}
+    card |= {"higher_is_better": False, "causal": causal}
+    scored = {**{name: 10.0 + at for at, name in enumerate(names)}, "none": control}
+    return tables(
+        make_record(name, "prose", seed, test=score, task_card=card, scores={"test": score, "valid": score, "train": score})
+        for name, score in scored.items()
+        for seed in (1, 2, 3)
+    )
+
+
+def test_the_order_on_text_is_compared_with_that_on_tasks_of_the_same_direction():
+    names = ("softmax", "linear", "luna", "performer", "reformer", "nystrom")
+    same = language(on_text(*names, control=20.0), order(*names[:3], "local", *names[3:]))
+    assert "On prose (bidirectional), softmax is better than the best control. The order" in same and "on 1 of 1 tasks" in same
+    assert "Not run: 5 of 12 rows." in same
+    assert re.search(r"\| mqar \(bidirectional\) +\| +6 \| +1.00 \| +< 0.001 \|", same), same
+    turned = language(on_text(*names, control=5.0), order(*reversed(names)))
+    assert "softmax is not better than the best control" in turned and "on 0 of 1 tasks" in turned and "-1.00 |" in turned
+    for few in (
+        language(on_text(*names, control=20.0, causal=True), order(*names)),
+        language(on_text(*names[:5], control=20.0), order(*names)),
+    ):
+        assert "Too few mechanisms" in few
+
+
 def test_nothing_recorded_is_not_run():
-    assert {capacity([]), length([]), beyond([]), size([], []), hybrids([])} == {"Not run."}
+    assert {capacity([]), length([]), beyond([]), size([], []), hybrids([]), language([], [])} == {"Not run."}
 
 
 def test_pictures_name_every_mechanism_once(tmp_path):

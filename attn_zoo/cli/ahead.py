@@ -57,9 +57,11 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
         body.append([task, row, sum(runs for runs, _, _ in parts), parts[0][2], told])
     runs = sum(runs for parts in lines.values() for runs, _, _ in parts)
     cells, all_runs, slow = (f"{n} {name}{'s' * (n != 1)}" for n, name in ((len(body), "cell"), (runs, "run"), (unknown, "cell")))
-    words = f"\n{cells}, at most {all_runs} and {total:.1f} core hours"
-    words += f", without {slow} whose speed is not recorded" if unknown else ""
-    return table(_HEAD, body, left=(0, 1)) + f"\n{words}."
+    if unknown == len(body):
+        left = ". The core hours are unknown, because no run of these cells is recorded"
+    else:
+        left = f" and {total:.1f} core hours" + (f", without {slow} whose speed is not recorded" if unknown else "")
+    return table(_HEAD, body, left=(0, 1)) + f"\n\n{cells}, at most {all_runs}{left}."
 
 
 def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:

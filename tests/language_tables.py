@@ -1,0 +1,52 @@
+"""Table on text of ``docs/explanation/profile.md``: does the order of mechanisms on text agree with that on the profile?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from axes_tables import SIGNIFICANT, asked, named, order_of
+from scipy.stats import spearmanr
+
+from attn_zoo.leaderboard import Table
+from attn_zoo.leaderboard.compare import BASELINE, is_above_control
+from attn_zoo.leaderboard.statistics import holm
+from attn_zoo.terminal import table as printed
+
+FEWEST = 6
+"""Number of mechanisms that two tasks must have in common for a correlation."""
+
+
+def language(made: Sequence[Table], profile: Sequence[Table]) -> str:
+    """Return, for each task on text, whether softmax is better than the controls, and how the order of mechanisms agrees with that
+    on the tasks of the profile."""
+    return "\n\n".join(_correlations(table, profile) for table in made) or "Not run."
+
+
+def _correlations(text: Table, profile: Sequence[Table]) -> str:
+    causal = bool(text.task.get("causal"))
+    order, found = order_of(text), list[tuple[str, int, float, float]]()
+    for table in profile:
+        common = [name for name in order_of(table) if name in order]
+        if bool(table.task.get("causal")) == causal and len(common) >= FEWEST:
+            there = [name for name in order if name in common]
+            rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
+            found.append((named(table), len(common), float(rho), float(p)))
+    planned = len(asked(f"language_{'decoder' if causal else 'encoder'}"))
+    left = [f"Not run: {planned - len(text.rows)} of {planned} rows."] if len(text.rows) < planned else []
+    softmax = next((row for row in text.rows if row.attention == BASELINE), None)
+    above = softmax is not None and is_above_control(softmax)
+    said = f"On {named(text)}, softmax is {'' if above else 'not '}better than the best control."
+    if not found:
+        return "\n\n".join([f"**{said} Too few mechanisms are recorded for a correlation with the tasks of the profile.**", *left])
+    corrected = holm([p for *_, p in found])
+    lines = [
+        (name, str(count), f"{rho:.2f}", f"{p:.2g}" if p >= 0.001 else "< 0.001")
+        for (name, count, rho, _), p in zip(found, corrected, strict=True)
+    ]
+    agree = sum(rho > 0 and p <= SIGNIFICANT for (_, _, rho, _), p in zip(found, corrected, strict=True))
+    said += (
+        f" The order of mechanisms on text is significantly correlated with that on {agree} of {len(found)} tasks of the profile."
+    )
+    ranked = f"The order on text, the best first: {', '.join(f'`{name}`' for name in order)}."
+    head = ("task of the profile", "mechanisms", "Spearman's ρ", "p (Holm)")
+    return "\n\n".join([f"**{said}**", ranked, printed(head, lines, "github", left=(0,)), *left])
