@@ -1,5 +1,5 @@
-"""Dense attention, with n × n weights. The weights come from comparing queries and keys (softmax, entmax, top-k), or from positions
-and single tokens (synthesizers).
+"""Dense attention: a weight for each pair of positions. The weights come from comparing queries and keys (softmax, entmax, top-k),
+or from positions and single tokens (synthesizers).
 """
 
 from attn_zoo.attention.dense import differential as differential
