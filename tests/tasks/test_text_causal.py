@@ -126,7 +126,7 @@ def test_missing_texts_say_what_to_do(tmp_path):
         ({"run": 1}, "causal_language.run must be 0 or from 2 to 16; got 1"),
         ({"rare": -1}, "causal_language.rare counts occurrences"),
         ({"length": 8}, "causal_language.length counts tokens"),
-        ({"vocabulary": 1000}, "causal_language.vocabulary must be 0 if the tokens are bytes"),
+        ({"vocabulary": 1000}, "causal_language.vocabulary must be 0 .the default. if the tokens are bytes"),
     ],
 )
 def test_bad_options_are_refused(options, message):
