@@ -85,15 +85,15 @@ def _method(found: Measurement) -> str:
     grid, protocol = found.grid, found.protocol
     assert protocol is not None
     steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]
-    took = f"; a step of A took {1e3 * statistics.median(steps):.2f} ms (median)" if steps else ""
+    took = f" The median step of A took {1e3 * statistics.median(steps):.2f} ms." if steps else ""
     return (
-        f"A step is {PASSES} forward passes through one layer of {grid['layer']}, "
-        f"length {grid['length']}, width {grid['dim']}, {grid['heads']} heads, fp32{took}. Each of {grid['repeats']} "
-        f"repeats takes {protocol.rounds} rounds, which visit A and both Bs, each in a process of its own, "
-        f"{ORDERS[protocol.order]}; a visit is {protocol.warmup} untimed and {protocol.most_repeats} timed steps, of which the "
-        f"fastest counts. Processes are started anew every {grid['fresh_every']} repeats. A difference counts where the whole "
-        f"95 % interval of B / A ({METHOD}) lies beyond {100 * grid['smallest_difference']:g} %; else it is a tie. "
-        f"Share: exact binomial interval. Measured on {machine(found)}."
+        f"A step is {PASSES} forward passes through one layer of {grid['layer']} in fp32, with length {grid['length']}, width "
+        f"{grid['dim']} and {grid['heads']} heads.{took} Each of {grid['repeats']} repeats has {protocol.rounds} rounds. A round "
+        f"visits A and both Bs, each in its own process, {ORDERS[protocol.order]}. A visit has {protocol.warmup} untimed and "
+        f"{protocol.most_repeats} timed steps, of which the fastest counts. Processes are started anew every "
+        f"{grid['fresh_every']} repeats. B / A is the {METHOD}. If its whole 95 % interval lies beyond "
+        f"{100 * grid['smallest_difference']:g} %, there is a difference; otherwise there is a tie. The share of repeats has its "
+        f"exact binomial interval. Measured on {machine(found)}."
     )
 
 

@@ -74,7 +74,8 @@ class Launches(Grid):
         ]
         head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
         told = (
-            "Operators other than views, forward / backward, of `eager` in training at 8 heads of 64, default options, no padding."
+            "The table has the number of operators other than views, forward / backward. It is for `eager` in training, with 8 "
+            "heads of width 64, default options and no padding."
         )
         kinds = {"": "bidirectional", "yes": "causal"}
         return joined(found, table(head, rows, format, left=range(len(head))), failures(found.cells.values(), kinds), told)

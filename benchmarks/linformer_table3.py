@@ -151,22 +151,23 @@ def _method(found: Measurement) -> str:
     used = sorted({cell.subject.implementation for cell in found.cells if cell.role == "linformer" and cell.subject})
     less, budget = reduced(grid), f"{grid['memory_gib']:g} GiB"
     found_by = (
-        "found by doubling and bisection within that much of PyTorch's CUDA memory"
+        "It was found by doubling and bisection within this much of PyTorch's CUDA memory."
         if grid["device"] == "cuda"
-        else "derived from the line through the allocator's peaks at the timed batch and at twice of it, with parameters and tokens"
+        else "It is derived from a straight line through the allocator's peaks at the timed batch and at twice this batch, with "
+        "parameters and tokens."
     )
     said = [
-        f"One attention layer with its projections, width {grid['dim']}, {grid['heads']} heads, {grid['precision']}, "
-        f"Linformer with {grid['sharing']} sharing ({', '.join(used)}); the paper's figures are of its whole model, inference, "
-        "against materialised softmax on a 16 GB V100 (arXiv:2006.04768, Table 3).",
-        f"Reduced against the paper: {'; '.join(less)}." if less else "",
-        f"Time is of a batch of max(1, {grid['tokens']} // n) sequences, halved where it runs out of memory, and compared a "
-        f"sequence: median ± half the interquartile range of the quotients of {grid['rounds']} interleaved rounds, each layer "
-        "and length in a process of its own; backward starts at the output's gradient; unstable where that range exceeds a fifth "
-        "of the median. SDPA is the best of its back ends in each row.",
-        f"The largest batch is for a budget of {budget}, {found_by}. Materialised softmax is not tried where its arithmetic "
-        "exceeds the memory: 2 (forward) or 3 (with backward) matrices of n × n a head at once; then OOM, and > B says that "
-        "Linformer fits B sequences where the baseline fits none.",
+        f"One attention layer with its projections was measured in {grid['precision']}, with width {grid['dim']} and "
+        f"{grid['heads']} heads. Linformer has {grid['sharing']} sharing ({', '.join(used)}). The paper's figures are for "
+        "inference with its whole model, against materialised softmax on a 16 GB V100 (arXiv:2006.04768, Table 3).",
+        f"Sizes are smaller than the paper's: {'; '.join(less)}." if less else "",
+        f"Times are for a batch of max(1, {grid['tokens']} // n) sequences, halved if it runs out of memory, and are compared per "
+        f"sequence. Each layer and length has its own process. A figure is the median of the quotients of {grid['rounds']} "
+        "interleaved rounds ± half their interquartile range. It is unstable if this range exceeds a fifth of the median. The "
+        "backward pass starts at the output's gradient. SDPA is the best of its back ends in each row.",
+        f"The largest batch fits into {budget}. {found_by} Materialised softmax is not tried if its n × n matrices alone exceed "
+        "this memory: 2 per head in the forward pass, 3 with the backward pass. The table then has OOM. > B means that Linformer "
+        "fits B sequences and the baseline fits none.",
         conditions(found),
     ]
     return " ".join(sentence for sentence in said if sentence)

@@ -86,7 +86,7 @@ _LINEAR = "linear_attention_transformer"
 _SOFTMAX_LINEAR = Peer(
     "linear-attention-transformer",
     "SelfAttention",
-    "queries are normalised over features and keys over positions: no divisor is left, and no map of ours is the same",
+    "queries are normalised over features and keys over positions, so there is no divisor; no map of ours is the same",
     lambda dim, heads, value, length: import_module(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
 )
 _LINFORMER = Peer(
@@ -98,7 +98,7 @@ _LINFORMER = Peer(
 _PERFORMER = Peer(
     "performer-pytorch",
     "SelfAttention",
-    "adds 1e-4 to every feature, where our stabilisers cancel exactly",
+    "adds 1e-4 to every feature; our stabilisers cancel exactly",
     lambda dim, heads, value, length: import_module("performer_pytorch").SelfAttention(
         dim, heads=heads, dim_head=dim // heads, nb_features=value
     ),
@@ -114,13 +114,13 @@ _LOCAL = Peer(
 _LONGFORMER = Peer(
     "transformers",
     "LongformerSelfAttention",
-    f"{_SAME}; three more projections, for global tokens, lie idle",
+    f"{_SAME}; its three projections for global tokens are not used",
     layers.longformer,
 )
 _REFORMER = Peer(
     "reformer-pytorch",
     "LSHSelfAttention",
-    "the chunk before may be of another bucket; one chunk a bucket on average, ours two; hashes drawn at each call",
+    "the chunk before may be of another bucket; one chunk per bucket on average, two in ours; hashes are drawn at each call",
     lambda dim, heads, value, length: import_module("reformer_pytorch").LSHSelfAttention(
         dim, heads=heads, bucket_size=value, n_hashes=layers.HASHES
     ),
@@ -128,7 +128,7 @@ _REFORMER = Peer(
 _LSH = Peer(
     "transformers",
     "LSHSelfAttention",
-    "the chunk before may be of another bucket; half a chunk a bucket on average, ours two; hashes drawn at each call",
+    "the chunk before may be of another bucket; half a chunk per bucket on average, two in ours; hashes are drawn at each call",
     layers.lsh,
 )
 _NYSTROM = Peer(
@@ -142,7 +142,7 @@ _NYSTROM = Peer(
 _FLA = Peer(
     "fla-core",
     "naive_chunk_linear_attn",
-    f"{_SAME}; its kernels need a GPU, this is its plain PyTorch form between our projections",
+    f"{_SAME}; its kernels need a GPU, so this is its plain PyTorch form between our projections",
     layers.linear_causal,
 )
 
@@ -208,7 +208,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         {"entmax": _ENTMAX},
         options={"alpha": 1.5},
         longest=4096,
-        reason="the package sorts all n × n scores at once, 4 GiB of them with 8 GiB of indices by count; not tried",
+        reason="the package sorts all n × n scores at once, which would take 4 GiB and 8 GiB of indices, so it was not tried",
         largest_batch=1,
     ),
 }

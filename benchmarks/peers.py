@@ -82,7 +82,7 @@ def _differences(found: Measurement) -> list[str]:
             for side, peer in COMPARISONS[name].peers.items()
             if peer.package in versions
         ]
-        causal = ", causal" if COMPARISONS[name].causal else ""
+        causal = " (causal)" if COMPARISONS[name].causal else ""
         lines += [f"- {name}: {row}{causal}; {'; '.join(against)}."] if against else []
     return lines
 
@@ -91,14 +91,15 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
     grid, known = found.grid, [rate / 1e9 for rate in rates.values()]
     between = f"{min(known):.0f} to {max(known):.0f}" if known else "no"
     return (
-        f"Whole layers with their projections, ours with biases on all of them; width {grid['dim']}, {grid['heads']} heads, "
-        f"{grid['tokens']} tokens a step or one sequence (entmax: one), {grid['precision']}, no dropout. Forward is evaluation in "
-        "inference mode; forward + backward includes all gradients, the tokens' too. Median ± half the interquartile range of "
-        f"{grid['rounds']} rounds (3 for steps over 3 s), each side in a process of its own; ours / theirs "
-        "is of the quotients within a round; unstable where that range exceeds a fifth of the median. The floor is the time of "
-        f"our layer's matrix products at the rate of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in "
-        f"the same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds, causal where the "
-        "mechanism is. Memory is the peak that PyTorch allocated during a step, above what was there before it. "
+        "Whole layers are compared, with their projections; all projections of our layers have biases. Layers have width "
+        f"{grid['dim']} and {grid['heads']} heads. A step has {grid['tokens']} tokens, but at least one sequence (entmax: always "
+        f"one), in {grid['precision']} without dropout. Forward is evaluation in inference mode. Forward + backward includes all "
+        "gradients, also those of the tokens. Figures are the median ± half the interquartile range of "
+        f"{grid['rounds']} rounds (3 if a step takes over 3 s). Each side has its own process. Ours / theirs is computed from the "
+        "quotients within a round. A figure is unstable if the range exceeds a fifth of the median. The floor is the time of our "
+        f"layer's matrix products at the speed of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in the "
+        f"same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds; it is causal if the "
+        "mechanism is. Memory is the peak that PyTorch allocated during a step, above what was allocated before it. "
         f"{conditions(found)}"
     )
 

@@ -75,7 +75,7 @@ class Options(SyntheticOptions):
             model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"tokens": 24, "scattered": False},
-            differs="reads both ways; 24 symbols out of 16 kinds and 15 blanks in place of 10 out of 8 and 100 to 500",
+            differs="bidirectional; 24 symbols out of 16 kinds and 15 blanks in place of 10 out of 8 and 100 to 500",
         ),
         "profile_decoder": Level(
             model=ENCODER,

@@ -57,7 +57,7 @@ class Options(SyntheticOptions):
         "profile_encoder": Level(
             model=ENCODER,
             budget={"steps": 1_200, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            differs="reads both ways; any of 16 symbols can be the one that is asked, and nothing was published at this size",
+            differs="bidirectional; the network may be asked about any of 16 symbols, and nothing was published at this size",
         ),
         "smoke": smoke({"length": 16, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(

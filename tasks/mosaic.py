@@ -68,7 +68,7 @@ class Options(SyntheticOptions):
     "mosaic",
     title="Mosaic of digits (patches)",
     version="1",
-    summary="Patches with one handwritten digit or mark each. Predict the digit to the right of the mark that the first one shows.",
+    summary="Patches with one digit or mark each. One other patch has the mark of the first patch. Predict the digit to its right.",
     source="generated from the digits of Alpaydin and Kaynak 1998, UCI, as shipped with scikit-learn",
     licence="CC BY 4.0",
     options=Options,

@@ -85,13 +85,13 @@ class Options(SyntheticOptions):
             model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 32, "pairs": 4, "vocabulary": 32},
-            differs="reads both ways; 32 tokens, 4 pairs, and a hundredth of the steps",
+            differs="bidirectional; 32 tokens, 4 pairs, and a hundredth of the steps",
         ),
         "profile_encoder": Level(
             model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"pairs": 8, "train": 40_000},
-            differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
+            differs="bidirectional; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
         ),
         "profile_decoder": Level(
             model=DECODER,

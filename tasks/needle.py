@@ -89,7 +89,7 @@ class Options(SyntheticOptions):
             model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"needles": 8, "longer": 1, "causal": False},
-            differs="reads both ways and is tested on the trained length; trained from scratch on the task alone, on 64 tokens in "
+            differs="bidirectional, and tested on the trained length; trained from scratch on the task alone, on 64 tokens in "
             "place of language models and 1,024 to 8,192 words",
         ),
         "smoke": smoke({"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120}, positions="none"),

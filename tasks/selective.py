@@ -90,7 +90,7 @@ class Options(SyntheticOptions):
             model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 80, "marked": 15, "unmarked": "independent"},
-            differs="reads both ways, and counts over all tokens are informative; nothing was published",
+            differs="bidirectional, and counts over all tokens are informative; nothing was published",
         ),
         "smoke": smoke({"length": 32, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
         "lra": Level(

@@ -116,7 +116,7 @@ def _rate(row: Row) -> float:
 
 
 def capacity_finding(found: Sequence[Recall]) -> str:
-    """Return in one sentence how recall depends on the state, and which row recalls most with less state than softmax."""
+    """Return in a few sentences how recall depends on the state, and which row recalls most with less state than softmax."""
     exact = {cell.width: cell for cell in found if cell.row.attention == BASELINE}
     rivals = [c for c in found if not c.row.control and c.width in exact and c.state < exact[c.width].state]
     if len({cell.pairs for cell in rivals}) < 2 or len({cell.state for cell in rivals}) < 2:
@@ -125,7 +125,7 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     said = (
         "a larger state does not go with more recalled pairs"
         if rho <= 0 or p > SIGNIFICANT
-        else ("a larger state goes with more recalled pairs")
+        else "a larger state goes with more recalled pairs"
     )
     width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
     best = max((cell for cell in rivals if cell.width == width), key=lambda cell: (cell.pairs, -cell.state))
@@ -133,9 +133,8 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     counted = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + f" seed{'s' * (seeds[-1] > 1)}"
     return (
         f"Among {len(rivals)} cells ({counted} each) whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, "
-        f"p = {p:.2g}); at width {width} `{best.name}` recalls most of them, {in_pairs(best.pairs)} pairs with "
-        f"{binary(best.state)}, and softmax "
-        f"{in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
+        f"p = {p:.2g}). At width {width}, `{best.name}` recalls the most pairs of these cells: {in_pairs(best.pairs)} pairs with a "
+        f"state of {binary(best.state)}. Softmax recalls {in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
     )
 
 

@@ -111,7 +111,7 @@ def table2_published() -> str:
 
 
 def starts_until_learned() -> str:
-    """Seeds that learned a task of the profile, and their steps to 90 %, with the usual start and from means."""
+    """Seeds that learned a task of the profile, and their steps to 90 %, with the default initialisation and from means."""
     usual = [record for record in records_in("profile3") if record.spec.attention == "linformer"]
     rows = [
         [table.task["title"], row.name, f"{row.tuned['budget.learning_rate']:g}", str(row.learned), str(row.steps_to_90)]

@@ -56,7 +56,10 @@ def test_recall_is_told_by_row_and_width_with_what_is_not_run():
 def test_the_finding_on_state_is_a_rank_correlation_without_softmax_and_controls():
     text = capacity(tables(RECALL))
     assert "Among 4 cells (1 seed each) whose state is smaller than softmax's, a larger state goes with more recalled pairs" in text
-    assert "ρ = 1.00" in text and "`longformer[window=65]` recalls most of them, 64 or more pairs with 64.0 KiB" in text
+    assert (
+        "ρ = 1.00" in text
+        and "`longformer[window=65]` recalls the most pairs of these cells: 64 or more pairs with a state of 64.0 KiB" in text
+    )
     against = [recall("linear", 2**13, 32), recall("gated_linear", 2**14, 8), recall("delta_rule", 2**15, 4), *RECALL[:1]]
     assert "a larger state does not go with more recalled pairs (Spearman's ρ = -1.00" in capacity(tables(against))
     assert "Not decided" in capacity(tables(RECALL[:2])) and "Not decided" in capacity(tables(RECALL[1:]))

@@ -18,8 +18,8 @@ Item = TypeVar("Item")
 
 ORDERS: Mapping[str, str] = {
     "in turn": "in the same order each round (A B, A B)",
-    "there and back": "in an order that turns round each round (A B, B A)",
-    "shuffled": "in a new order each round, shuffled",
+    "there and back": "in an order that is reversed after each round (A B, B A)",
+    "shuffled": "in a new random order each round",
 }
 """Orders in which a round times the subjects, with a description of each."""
 
@@ -144,16 +144,17 @@ class TimingProtocol:
         """Return a sentence that describes the protocol, to be printed below a table."""
         clock, synchronisation = CLOCKS[self.device]
         said = [
-            f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
-            + (f" by seed {self.seed}" if self.order == "shuffled" else ""),
-            f"unstable is an interquartile range above {100 * self.unstable:g} % of the median",
-            f"in each round {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, then as many as cover {self.seconds:g} s "
-            f"(1 to {self.most_repeats:,})",
-            f"clock {clock}, synchronisation {synchronisation}",
-            f"inputs rotate through {self.rotate_bytes / 2**20:.0f} MiB, in up to {MOST_COPIES:,} copies"
+            f"a figure is the median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
+            + (f" (seed {self.seed})" if self.order == "shuffled" else ""),
+            f"It is unstable if this range is above {100 * self.unstable:g} % of the median",
+            f"Each round has {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, and then as many steps as cover "
+            f"{self.seconds:g} s (1 to {self.most_repeats:,})",
+            f"The clock is {clock}; synchronisation: {synchronisation.replace(':', ', because')}",
+            f"Steps use copies of the inputs in turn, which exceed {self.rotate_bytes / 2**20:.0f} MiB together, or "
+            f"{MOST_COPIES:,} copies"
             if self.rotate_bytes
-            else "one copy of the inputs, caches as the step before left them",
+            else "All steps use one copy of the inputs, and caches are as the step before left them",
         ]
-        said += [] if self.threads is None else [f"{self.threads} CPU threads"]
-        said += [] if self.allocator == "default" else [f"allocator {self.allocator}"]
-        return f"Timing protocol {self.digest()}: {'; '.join(said)}."
+        said += [] if self.threads is None else [f"PyTorch used {self.threads} CPU thread{'s' if self.threads > 1 else ''}"]
+        said += [] if self.allocator == "default" else [f"The allocator is {self.allocator}"]
+        return f"Timing protocol {self.digest()}: {'. '.join(said)}."

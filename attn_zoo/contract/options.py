@@ -64,7 +64,7 @@ WINDOW = replace(
     odd("the keys that a query sees, its own position included"),
     advice=lambda window: f"Write {max(1, window + 1)} to see {max(0, window // 2)} positions on either side",
 )
-WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of reach"),)
+WIDE = (("window", "is at least the number of tokens ({n}), so hardly any token is out of reach"),)
 """Value of ``Attention.saturates`` for mechanisms with a window. A window as wide as the input hides hardly any key."""
 
 

@@ -59,7 +59,7 @@ def averages(tables: Sequence[Table]) -> Averages:
         if len(shared[label]) >= SEEDS or (shared[label] and all(len(scored) == len(shared[label]) for scored in scores))
     }
     if len(known) < 2:
-        return _none(titles, "fewer than two rows have every task with seeds in common and no failed seed")
+        return _none(titles, "fewer than two rows were run on every task with common seeds and without a failed seed")
     chances = [table.chance for table in shares if table.chance is not None]
     chance = interquartile_mean([[chance] for chance in chances]).mean if len(chances) == len(shares) else None
     return Averages(known, chance, titles, None)

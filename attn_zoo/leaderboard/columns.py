@@ -226,7 +226,7 @@ COLUMNS: dict[str, Column] = {
             "seeds",
             "seeds",
             lambda row, table: f"{len(row.seeds)} of {row.attempts}" if row.failures else str(row.attempts),
-            note="number of seeds; if some failed, the number that finished, of all",
+            note="number of seeds; if some failed, the number of seeds that finished, such as 2 of 3",
             views=("scores",),
             leaves=2,
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import defaultdict
 from itertools import groupby, pairwise
@@ -77,7 +76,7 @@ class _Drawing:
         self._boxes: dict[tuple[str, str], list[Any]] = defaultdict(list)
         self._spots: list[tuple[float, float]] = []
         two = len({column.direction for column in found.columns}) > 1
-        self.heads = [label(re.sub(", causal$", "", c.title) if two else c.title, _LONG) for c in found.columns]
+        self.heads = [label(c.title.removesuffix(" (causal)") if two else c.title, _LONG) for c in found.columns]
         self.heads += [label(cost.head, _LONG) for cost in found.costs]
         small = any(beside(cell, c.table) for line in found.lines for cell, c in zip(line.cells, found.columns, strict=True))
         self.cell, self.figure_end = (54.0, 30.0) if small else (40.0, 34.0)

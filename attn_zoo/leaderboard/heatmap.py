@@ -215,10 +215,10 @@ def _rate(rate: object) -> str:
 
 
 def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``. If equal names have different words (``words`` has one per name), each name is followed by a comma and its
-    word, unless the word is empty."""
+    """Return ``names``. If equal names have different words (``words`` has one per name), each name is followed by its word in
+    parentheses, unless the word is empty."""
     known = grouped(zip(names, words, strict=True))
-    return [f"{name}, {word}" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
+    return [f"{name} ({word})" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
 def numbered(names: Sequence[str], mark: str = " #") -> list[str]:

@@ -76,7 +76,7 @@ def page_notes(table: Table) -> list[str]:
     named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
     cautions = [table.judgement.reason] if table.judgement.reason else []
     cautions += ["rows were run with different seeds"] if len({row.seeds for row in table.rows if row.test}) > 1 else []
-    cautions += [f"failed seeds, warnings or no verdict (`attn-zoo show ROW` says more): {named}"] if rows else []
+    cautions += [f"failed seeds, warnings or no verdict (run `attn-zoo show ROW` to see which): {named}"] if rows else []
     budget, model = table.budget, table.model
     network = f"network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}"
     tested = f"{table.data.get('test', {}).get('examples', '?')} test examples"

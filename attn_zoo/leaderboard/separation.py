@@ -131,8 +131,9 @@ def _lead(
         if most < 0:
             against.append(f"the control {control.label} is significantly better: {said}")
         elif control is controls[0] and least < needed:
+            side = "above" if table.sign > 0 else "below"
             goal = Estimate(table.sign * needed, None, 0).in_points(measured.share)
-            against.append(f"{said}, and all of the interval must lie beyond {goal}")
+            against.append(f"{said}, but the whole interval must lie {side} {goal}")
     return _margin(baseline, controls[0], measured), against
 
 

@@ -64,14 +64,16 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     s, environment = asdict(Setting()) | found["setting"], found["environment"]  # records leave out defaults of classification
     sizes = ", ".join(f"{facts['title']} {facts['train']:,} and {facts['test']:,}" for facts in found["data"]["tasks"].values())
     notes = [
-        f"Accuracy (%) after {s['classify_steps']} steps of {s['classify_batch']} examples on each task, of the whole student and "
-        f"a linear layer on its mean hidden state, at a peak rate of {s['classify_rate']:g}.",
-        f"Examples for training and for testing: {sizes}.",
-        f"Speed: seconds of the teacher's forward pass in those of the student's, above 1 where the student is faster; "
-        f"{s['length']} tokens, rounds in turn, threads: {environment['threads']}, {environment['cpu']}; {METHOD}.",
+        f"Accuracy (%) was measured after {s['classify_steps']} steps of {s['classify_batch']} examples on each task. Training "
+        f"changed the whole student and a linear layer on its mean hidden state. The peak rate was {s['classify_rate']:g}.",
+        f"Numbers of examples for training and for testing: {sizes}.",
+        "Speed is the time of the teacher's forward pass divided by the student's. If it is above 1, the student is faster. It is "
+        f"the {METHOD}.",
+        f"In each round, both models run once on passages of {s['length']} tokens, in an order that changes each round. Threads: "
+        f"{environment['threads']}. Processor: {environment['cpu']}.",
     ]
     if any(row.attention == "softmax" for row in rows):
         notes.append("softmax is the teacher itself, fine-tuned on each task with the same steps, rates and seeds.")
     if len(rows) > 1:
-        notes.append(f"Difference: mean accuracy minus that of {_base(rows).title} at the same seed, in points.")
+        notes.append(f"Difference is the mean accuracy minus that of {_base(rows).title} with the same seed, in points.")
     return notes + seed_notes(rows)

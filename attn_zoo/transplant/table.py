@@ -126,29 +126,37 @@ def _plain(found: Estimate | None) -> str:
 
 def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     s, data, teacher = found["setting"], found["data"], found["teacher"]
-    left_out = f", less {data['lines_left_out']} lines that are tested on" if data["lines_left_out"] else ""
+    lines = data["lines_left_out"]
+    left_out = f" {lines} lines of these texts were left out, because they are also tested on." if lines else ""
+    *before, last = (f'"{words}"' for words in WORDS.values())
+    short = f"; {100 * s['short']:g} % of them were cut short" if s["short"] else ""
     notes = [
-        f"{teacher['name']}, weights {teacher['weights']}: {teacher['layers']} layers, {teacher['heads']} heads of width "
-        f"{teacher['head_dim']}; passages of {s['length']} tokens",
-        "At the swap, distilled, fine-tuned: Spearman's correlation between a student's and the teacher's cosine similarities of "
-        f"all pairs of {s['tests']} passages of {data['test']}.",
-        f"Learned from {s['passages']} passages of {', '.join(data['train'])}{left_out}, a share of {s['short']:g} of them cut "
-        f"short: {s['distil_steps']} steps of distillation ({s['trains']}), then {s['tune_steps']} of the whole, {s['batch']} "
-        "passages each.",
-        "FLOPs, and bytes that training keeps: of the mechanisms between the projections, as shares of softmax's, by the cards. "
-        "Layers saved: (1 - share of FLOPs) · layers, a cut worth the attention of so many layers. Encoder: FLOPs of the whole, "
-        "counted, as a share of the teacher's.",
-        "Layer error, before and after distillation: ‖Y - Y_teacher‖ / ‖Y_teacher‖ of attention modules on the teacher's inputs, "
-        "mean over layers, on passages held out.",
-        "Neighbours, fine-tuned: area under the ROC curve of telling passages that follow each other from others by similarity.",
+        f"The teacher is {teacher['name']} (weights: {teacher['weights']}). It has {teacher['layers']} layers, with "
+        f"{teacher['heads']} heads of width {teacher['head_dim']}. Passages have {s['length']} tokens.",
+        f"The columns {', '.join(before)} and {last} have Spearman's correlation between the student's and the teacher's cosine "
+        f"similarities of all pairs of {s['tests']} passages from {data['test']}.",
+        f"Students learned from {s['passages']} passages of {', '.join(data['train'])}{short}.{left_out}",
+        f"Distillation took {s['distil_steps']} steps and trained the {s['trains']}. Fine-tuning took {s['tune_steps']} steps and "
+        f"trained the whole student. A step has {s['batch']} passages.",
+        "FLOPs (by the cards) and bytes (saved for the backward pass) are those of the mechanisms between the projections, as "
+        "percentages of softmax's. Layers saved are the FLOPs saved in all layers, divided by those of softmax in one layer.",
+        "Encoder has the FLOPs of the whole student, counted by PyTorch, as a percentage of the teacher's.",
+        "Layer error, before → after distillation, is ‖Y - Y_teacher‖ / ‖Y_teacher‖ for the outputs Y of attention modules on the "
+        "teacher's inputs. It is averaged over layers, on held-out passages.",
+        "Neighbours, after fine-tuning: do similarities tell consecutive passages from other pairs of passages? The value is the "
+        "area under the ROC curve.",
     ]
     if data["pairs"] is not None:
         notes.append(
-            f"Pairs, fine-tuned: {s['pair_count']} of {data['pairs']}; correlation with the teacher's similarities, and where they "
-            "are labelled the area under the ROC curve of telling those that say the same."
+            "Pairs has the correlation, after fine-tuning, between the student's and the teacher's similarities of "
+            f"{s['pair_count']} pairs from {data['pairs']}."
+        )
+    if found["reference"]["pairs_auc"] is not None:
+        notes.append(
+            "Pairs AUC: do similarities tell pairs with the same meaning from other pairs? It is an area under the ROC curve."
         )
     notes += seed_notes(rows)
     if any(row.control for row in rows):
-        notes.append("(c) marks a control, which shows what the rest of the encoder makes up for by itself.")
-    notes += [f"{row.label}, seed {p['seed']}, failed: {p['failed']}" for row in rows for p in row.points if p["failed"]]
+        notes.append("(c) marks a control. Its row shows how much the rest of the encoder makes up for.")
+    notes += [f"{row.label} failed at seed {p['seed']}: {p['failed']}" for row in rows for p in row.points if p["failed"]]
     return notes

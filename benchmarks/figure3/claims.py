@@ -122,7 +122,7 @@ CLAIMS = (
 
 
 def _together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Combine verdicts at several lengths into one: the claim holds where all hold, and fails where one fails."""
+    """Combine verdicts at several lengths into one: the claim holds if all hold, and fails if one fails."""
     found = list(verdicts)
     words = {verdict.word for verdict in found}
     word = next((word for word in (FAILS, UNSURE, HOLDS) if word in words), NOT_RUN)
@@ -130,7 +130,7 @@ def _together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
-    """Judge whether perplexities are near: holds where the interval of their difference lies within ``NEAR``, fails outside."""
+    """Judge whether perplexities are near: holds if the interval of their difference lies within ``NEAR``, fails outside."""
     difference, why = _difference(ours, theirs)
     if difference is None:
         return Verdict(UNSURE, f"{what}: {why}")
@@ -150,10 +150,11 @@ def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | Non
         if control is None:
             return Verdict(UNSURE, f"n = {cell.length}: the control {name} was not run")
         difference, why = _difference(figure.cells[cell], control, REPEATED)
-        if difference is None or not _better(difference):
-            return Verdict(
-                UNSURE, f"n = {cell.length}: {cell.label} is not better than the control {name} on repeated tokens ({why})"
-            )
+        where = f"n = {cell.length}, on repeated tokens"
+        if difference is None:
+            return Verdict(UNSURE, f"{where}: {cell.label} cannot be compared with the control {name}, with {why}")
+        if not _better(difference):
+            return Verdict(UNSURE, f"{where}: {cell.label} is not better than the control {name}, with a difference of {why}")
     return None
 
 

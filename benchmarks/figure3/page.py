@@ -13,6 +13,9 @@ from attn_zoo.terminal import table
 from figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
 from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 
+DEFAULT_START = "default initialisation"
+"""Name of an initialisation of E and F with the default options."""
+
 
 def figure3_page(figure: Figure, format: str = "terminal") -> str:
     """Return the report on Figure 3 as text: verdicts on the paper's claims, and the perplexities of all cells.
@@ -60,8 +63,8 @@ def verdicts(figure: Figure) -> dict[Arm, dict[Claim, Verdict]]:
 
 
 def _section(figure: Figure, layer: str, found: Mapping[Arm, Mapping[Claim, Verdict]], format: str) -> Iterable[str]:
-    """Verdicts and perplexities of the arms with one setting of the layer, in columns by the start of E and F."""
-    starts = {arm.start or "usual start": of_arm for arm, of_arm in found.items()}
+    """Verdicts and perplexities of the arms with one setting of the layer, in columns by the initialisation of E and F."""
+    starts = {arm.start or DEFAULT_START: of_arm for arm, of_arm in found.items()}
     yield f"{layer.capitalize()}:"
     rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in starts.values())] for claim in CLAIMS]
     head = ["panel", "the paper says", *starts]
@@ -69,7 +72,7 @@ def _section(figure: Figure, layer: str, found: Mapping[Arm, Mapping[Claim, Verd
     if evidence := list(_evidence(starts)):
         yield _list(evidence)
     if cells := _cell_rows(figure, list(found)):
-        head = ["n", "row", *(f"{start}{part}" for start in starts for part in ("", ", repeated"))]
+        head = ["n", "row", *(f"{start}{part}" for start in starts for part in ("", " (repeated)"))]
         yield table(head, cells, format, left=range(len(head)))
 
 
@@ -78,7 +81,8 @@ def _evidence(starts: Mapping[str, Mapping[Claim, Verdict]]) -> Iterable[str]:
         for start, of_arm in starts.items():
             verdict = of_arm[claim]
             if verdict.word != NOT_RUN:
-                yield f"{claim.panels}, {start}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
+                panels = f"Panel{'s' if ',' in claim.panels else ''} {claim.panels.replace(', ', ' and ')}"
+                yield f"{panels} ({start}): {claim.text} Verdict: {verdict.word}. {verdict.why}."
 
 
 def _cell_rows(figure: Figure, arms: Sequence[Arm]) -> list[list[str]]:
@@ -102,16 +106,23 @@ def _perplexity(figure: Figure, cell: Cell, arm: Arm, part: str) -> str:
 
 def _notes(figure: Figure) -> Iterable[str]:
     yield (
-        "Perplexities are of test texts that were used neither for training nor for choosing the learning rate: mean over seeds ± "
-        f"half of the {100 * CONFIDENCE:.0f} % interval, with the number of seeds in brackets. Curves show validation perplexity. "
-        "The columns 'repeated' are of those rare tokens that the sequence shows elsewhere, but at distant places only."
+        "The tables have perplexities on test texts, which were used neither for training nor for choosing the learning rate: the "
+        f"mean over seeds ± half of the {100 * CONFIDENCE:.0f} % interval, with the number of seeds in brackets. Curves show "
+        "validation perplexity. Columns marked 'repeated' are for rare tokens that also occur elsewhere in the input, but only "
+        "far away."
     )
     yield (
-        "Differences are ratios of perplexities paired by seed; each interval is of its pair alone. The paper's words for nearly "
-        f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the whole interval lies within that margin, does not "
-        "hold where the whole interval lies outside, and otherwise the verdict is 'cannot tell'. The verdict is also 'cannot tell' "
-        f"with fewer than {SEEDS_NEEDED} common seeds, or where, on repeated tokens, softmax (panels a, b) is no better than a "
-        "control or Linformer (panels c, d) is no better than a network without attention."
+        "Differences are ratios of perplexities, paired by seed. Each interval is for one pair, and not corrected for others. "
+        f"A comparison needs {SEEDS_NEEDED} common seeds; with fewer, the verdict is 'cannot tell'."
+    )
+    yield (
+        "If the paper says that perplexities are nearly equal, the claim holds if the whole interval lies within "
+        f"{100 * NEAR:.0f} %. It does not hold if the whole interval lies outside {100 * NEAR:.0f} %. Otherwise, the verdict is "
+        "'cannot tell'."
+    )
+    yield (
+        "Such a claim needs a network that uses attention. On repeated tokens, softmax must be better than both controls (panels a "
+        "and b), or Linformer must be better than the control none (panels c and d). If not, the verdict is 'cannot tell'."
     )
     yield f"Learning rates: {', '.join(_rates(figure))}."
 

@@ -53,14 +53,14 @@ def test_model_is_its_layers_and_the_products_around_them(name):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("linformer", {"projected_length": 64, "allow_full_rank": True}, "projected_length=64 is no fewer than the 64 keys"),
-        ("longformer", {"window": 65}, "window=65 is no narrower than the 64 tokens"),
-        ("longformer", {"global_tokens": 64}, "global_tokens=64 are all 64 tokens"),
-        ("performer", {"features": 256}, "features=256 are no fewer than the 64 keys"),
+        ("linformer", {"projected_length": 64, "allow_full_rank": True}, "projected_length=64 is at least the number of keys (64)"),
+        ("longformer", {"window": 65}, "window=65 is at least the number of tokens (64)"),
+        ("longformer", {"global_tokens": 64}, "global_tokens=64 is at least the number of tokens (64)"),
+        ("performer", {"features": 256}, "features=256 is at least the number of keys (64)"),
         ("performer", {"features": 48}, "performer: its matrix products cost 1.50 times those of softmax here"),
-        ("reformer", {"chunk": 64}, "chunk=64 is no shorter than the 64 tokens"),
+        ("reformer", {"chunk": 64}, "chunk=64 is at least the number of tokens (64)"),
         ("reformer", {"chunk": 32}, "chunk=32 leaves one bucket for 64 tokens"),
-        ("linformer_causal", {"block_scale": 10}, "a block of 64 tokens is no shorter than the 64 tokens"),
+        ("linformer_causal", {"block_scale": 10}, "a block has 64 tokens, at least as many as the input (64)"),
     ],
 )
 def test_doubtful_settings_are_named(name, options, says):

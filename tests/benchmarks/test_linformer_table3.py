@@ -238,7 +238,7 @@ def test_time_table_of_the_fixture():
         ("65536", "SDPA (flash)"): ["3000", "120 ± 0 (paper 20)", "time limit (paper 18)"],
     }
     assert "- linformer:sdpa[projected_length=256]: time limit: not done after 60 s (time, forward, batch 2 at 65,536; " in table
-    assert "Reduced against the paper: k up to 256 of 2048." in table
+    assert "Sizes are smaller than the paper's: k up to 256 of 2048." in table
     assert "Measured on GPU of a test, torch 2.15.0." in table
 
 

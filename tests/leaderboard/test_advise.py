@@ -115,8 +115,8 @@ def test_abilities_are_told_apart_by_direction_and_convolution():
     assert {ability.name for ability in abilities(tables(records))} == {
         "Mqar",
         "Mqar (causal)",
-        "Copying, with a short convolution",
-        "Copying, without a short convolution",
+        "Copying (with a short convolution)",
+        "Copying (without a short convolution)",
     }
 
 

@@ -252,7 +252,7 @@ def test_settings_of_one_task_are_named_by_what_differs():
     ]
     found = heat_map(tables(records))
     titles = {column.title.removeprefix(str(column.table.task["title"])) for column in found.columns}
-    assert titles == {"", ", no convolution, rate 0.002", ", no convolution, rate 0.005"}
+    assert titles == {"", " (no convolution) (rate 0.002)", " (no convolution) (rate 0.005)"}
 
 
 def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
@@ -378,4 +378,4 @@ def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
         for name in ("softmax", "linear")
         for causal in (False, True)
     ]
-    assert sorted(column.title for column in heat_map(tables(records)).columns) == ["Mqar", "Mqar, causal"]
+    assert sorted(column.title for column in heat_map(tables(records)).columns) == ["Mqar", "Mqar (causal)"]

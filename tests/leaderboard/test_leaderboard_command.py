@@ -135,7 +135,7 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
     assert table.rows[0].warnings == (doubt,)
     assert f"% longformer, performer: {doubt}" in render([table], "latex")
     cautions, settings, marks, protocol = [line for line in render([table], "github").splitlines() if line.startswith("- ")]
-    assert cautions.endswith("failed seeds, warnings or no verdict (`attn-zoo show ROW` says more): longformer, performer")
+    assert cautions.endswith("failed seeds, warnings or no verdict (run `attn-zoo show ROW` to see which): longformer, performer")
     assert settings.startswith("- data: ") and COLUMNS_PAGE in marks and protocol.startswith("- The runs follow protocol ")
 
 

@@ -115,7 +115,7 @@ def test_record_carries_counts_and_warnings():
     record = run(spec("performer", options={"features": 64}), Quiet())
     assert record.status == "done", record.reason
     assert record.counted["training_flops_per_example"] > 2 * record.counted["flops_per_example"]
-    assert any("features=64 are no fewer than the 17 keys" in words for words in record.warnings)
+    assert any("features=64 is at least the number of keys (17)" in words for words in record.warnings)
     assert any("times those of softmax here" in words for words in record.warnings)
     assert RunRecord.from_dict(record.to_dict()) == record
     assert run(spec("softmax"), Quiet()).warnings == ()

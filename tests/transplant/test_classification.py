@@ -123,7 +123,7 @@ def test_the_table_holds_means_over_tasks_and_seeds(easy):
     second = [point(1, {"a": 0.6, "b": 0.8}), point(2, {"a": 0.8, "b": 1.0}), point(4, {"a": 0.0, "b": 0.0})]
     table = classification_table({**found, "points": points + [{**each, "label": "other"} for each in second]}, "github")
     first, other = ([cell.strip() for cell in line.split("|")] for line in table.splitlines() if "±" in line and "|" in line)
-    assert (first[6], other[6]) == ("", "+15.0 ± 63.5") and "minus that of linformer at the same seed" in table
+    assert (first[6], other[6]) == ("", "+15.0 ± 63.5") and "minus that of linformer with the same seed" in table
 
 
 def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatch):

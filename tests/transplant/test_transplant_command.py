@@ -109,7 +109,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     for _ in range(2):
         assert transplant(*words) == 1
         printed = capsys.readouterr()
-        assert "failed: " in printed.out and "Use lower learning rates" in printed.out
+        assert "performer failed at seed 1: " in printed.out and "Use lower learning rates" in printed.out
         assert len(read_record(output)["points"]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 

@@ -68,7 +68,7 @@ class Clustered(Attention[Options]):
     """
 
     directions: Float[Tensor, "head_dim bits"]
-    saturates = (("clusters", "are no fewer than the {n} tokens: as many centroids are compared as there are queries"),)
+    saturates = (("clusters", "is at least the number of tokens ({n}), so there are at least as many centroids as queries"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

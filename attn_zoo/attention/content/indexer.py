@@ -74,7 +74,7 @@ class Indexer(Attention[Options]):
         loop adds this loss to the loss of the task (see ``auxiliary_loss``). The loss of the task does not train the indexer.
     """
 
-    saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
+    saturates = (("kept", "is at least the number of keys ({n}), so no key is left out"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -116,9 +116,9 @@ class Reformer(RedrawnAttention[Options]):
         """Return a warning if a chunk is as long as the input, and one if there is a single bucket."""
         c, n = options.chunk, geometry.keys
         if c >= n:
-            return (f"chunk={c} is no shorter than the {n} tokens: every token sees all",)
+            return (f"chunk={c} is at least the number of tokens ({n}), so every token sees all tokens",)
         one = (options.buckets or default_buckets(n, c)) == 1
-        return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
+        return (f"chunk={c} leaves one bucket for {n} tokens, so positions decide which tokens see each other, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs by Eq. 2 and 3, computed over all n × n pairs. A key that N rounds find counts N times or, with

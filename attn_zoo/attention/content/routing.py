@@ -94,8 +94,8 @@ class Routing(Attention[Options]):
         """Return a warning if there is a single cluster, or if there are as many clusters as tokens."""
         clusters, n = cluster_count(geometry.keys, options), geometry.keys
         if clusters >= n:
-            return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single query and a single key",)
-        return ("one cluster takes all tokens: every token sees all",) if clusters == 1 else ()
+            return (f"there are {clusters} clusters for {n} tokens, so each cluster takes a single query and a single key",)
+        return ("one cluster takes all tokens, so every token sees all tokens",) if clusters == 1 else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:

@@ -58,7 +58,7 @@ class TopK(Attention[Options]):
         chosen in float32 or more.
     """
 
-    saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
+    saturates = (("kept", "is at least the number of keys ({n}), so no key is left out"),)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:

@@ -60,7 +60,9 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if the memory has at least as many rows as there are keys."""
         d, n = geometry.head_dim, geometry.keys
-        return (f"a state of {d} rows is no smaller than the {n} keys that it summarises",) if d >= n else ()
+        return (
+            (f"the state has {d} rows, at least as many as the number of keys ({n}), so it compresses nothing",) if d >= n else ()
+        )
 
     def scan(self, update: Callable[..., tuple[Tensor, Tensor]], *streams: Tensor) -> Queries:
         """Return the outputs, computed token by token and then passed to ``finish``. For each token, ``update(S, *columns)``

@@ -111,9 +111,9 @@ class Linear(RecurrentAttention):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if a head has at least as many features as there are keys."""
         m, n = cls.features(geometry, options), geometry.keys
-        return (
-            (f"{m} features are no fewer than the {n} keys: the sums take at least as much memory as the keys",) if m >= n else ()
-        )
+        if m < n:
+            return ()
+        return (f"there are {m} features, at least as many as keys ({n}), so the sums take at least as much memory as the keys",)
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:

@@ -101,7 +101,7 @@ class Performer(RedrawnAttention[Options]):
     """
 
     directions: Float[Tensor, "features head_dim"]
-    saturates = (("features", "are no fewer than the {n} keys: each query has at least as many features as weights"),)
+    saturates = (("features", "is at least the number of keys ({n}), so each query has at least as many features as weights"),)
     drawn = "directions"
 
     def draw(self) -> Tensor:

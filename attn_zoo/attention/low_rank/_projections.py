@@ -243,4 +243,4 @@ class LowRankAttention(LengthMappedAttention[L]):
         """
         k, n = max(map(max, options.layers())), geometry.keys
         found = super().warnings(geometry, options)
-        return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found
+        return (f"projected_length={k} is at least the number of keys ({n}), so nothing is compressed", *found) if k >= n else found

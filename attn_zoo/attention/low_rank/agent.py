@@ -61,7 +61,7 @@ class Agent(Nystrom):
         is computed in float32 or more.
     """
 
-    saturates = (("agents", "are no fewer than the {n} tokens: each token is an agent, and nothing is saved"),)
+    saturates = (("agents", "is at least the number of tokens ({n}), so each token is an agent and nothing is saved"),)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Return the outputs, computed example by example from the valid tokens. The tokens are cut into m consecutive parts, and

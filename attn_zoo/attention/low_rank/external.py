@@ -68,7 +68,7 @@ class External(Attention[Options]):
         control ``uniform`` stays at 16 %).
     """
 
-    saturates = (("units", "are no fewer than the {n} tokens: softmax attention compares a query with as many keys or fewer"),)
+    saturates = (("units", "is at least the number of tokens ({n}), so softmax attention compares a query with no more keys"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -102,7 +102,7 @@ class LinformerCausal(Attention[Options]):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Return a warning if a block is as long as the input."""
         c, n = block_size(geometry.keys, options), geometry.keys
-        return (f"a block of {c} tokens is no shorter than the {n} tokens: nothing is compressed",) if c >= n else ()
+        return (f"a block has {c} tokens, at least as many as the input ({n}), so nothing is compressed",) if c >= n else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:

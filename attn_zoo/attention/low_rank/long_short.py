@@ -73,7 +73,7 @@ class LongShort(Attention[Options]):
         segments. Norms run over the channels of a head. P is zero at padded keys.
     """
 
-    saturates = (*WIDE, ("rank", "is no fewer than the {n} tokens: nothing is compressed"))
+    saturates = (*WIDE, ("rank", "is at least the number of tokens ({n}), so nothing is compressed"))
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -85,7 +85,7 @@ class Luna(Attention[Options]):
         bidirectional form learns this task.
     """
 
-    saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
+    saturates = (("packed_length", "is at least the number of keys ({n}), so nothing is compressed"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -82,7 +82,7 @@ class Nystrom(Attention):
         positions count as zeros. Everything is computed in float32 or more.
     """
 
-    saturates = (("landmarks", "are no fewer than the {n} tokens: each token is a landmark, and nothing is saved"),)
+    saturates = (("landmarks", "is at least the number of tokens ({n}), so each token is a landmark and nothing is saved"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

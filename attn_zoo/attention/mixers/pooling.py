@@ -55,7 +55,7 @@ class Pooling(Attention[Options]):
         nor copied.
     """
 
-    saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)
+    saturates = (("window", "is at least the number of tokens ({n}), so it averages nearly all of them"),)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Return the outputs from n × n weights: equal shares for the real tokens within the window, minus the identity matrix."""

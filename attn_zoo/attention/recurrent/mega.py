@@ -85,7 +85,7 @@ class Mega(Attention[Options]):
         with 8 key-value pairs after 1,200 steps).
     """
 
-    saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
+    saturates = (("chunk", "is at least the number of tokens ({n}), so every token sees all tokens"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -155,7 +155,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
     of blocks.
     """
 
-    saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
+    saturates = (("block", "is at least the number of tokens ({n}), so every token sees all tokens"),)
     layout: Callable[[Geometry, Any], Pattern]
     """Function that returns the pattern for a geometry and options."""
 

@@ -114,7 +114,7 @@ class Longformer(PairwiseAttention[Options]):
         recalled.
     """
 
-    saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
+    saturates = (*WIDE, ("global_tokens", "is at least the number of tokens ({n}), so every token sees all tokens"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Return a function of (head, query index, key index) that returns True if the key is global, or in the dilated window of

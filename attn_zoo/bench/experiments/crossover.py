@@ -93,13 +93,14 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
     rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
     taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
     return (
-        "Length from which one layer with its projections costs less than softmax attention, there and at every greater length "
-        f"compared; width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}; lengths {lengths}. In "
-        f"brackets a 95 % interval: at each length the {METHOD}, and between lengths by interpolation in log-log, of the median "
-        "and of either bound; variation from process to process, up to about 1 % by where each lies in memory, is not in it. "
-        f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is "
-        "what is held before a step (parameters, tokens) with the most that PyTorch allocates at once in it, and has no noise. "
-        f"Where only one of the two runs out of memory, it has lost. {_backends(points)}" + conditions(found)
+        "The table has the length from which one layer with its projections costs less than softmax attention, at this length and "
+        f"at every greater compared length. The layer has width {grid['dim']} and {grid['heads']} heads, and runs one sequence in "
+        f"{grid['precision']}. Lengths are {lengths}. Brackets have a 95 % interval. At each length, the comparison is "
+        f"the {METHOD}. Between lengths, the median and both bounds are interpolated linearly in log-log. The interval does not "
+        "include the variation between processes, up to about 1 %, which depends on their place in memory. "
+        f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is what is held before a "
+        "step (parameters and tokens) plus the peak that PyTorch allocates in the step. It has no noise. If only one of the two "
+        f"runs out of memory, it counts as more expensive. {_backends(points)}" + conditions(found)
     )
 
 

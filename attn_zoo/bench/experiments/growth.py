@@ -62,10 +62,11 @@ class Growth(Timed, AttentionRows):
         grid = found.grid
         taken = {cell.subject.implementation for cell in found.cells if cell.subject and ":" not in cell.label}
         said = (
-            f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}. The "
-            f"implementation is {' or '.join(sorted(taken))} unless the name of a row gives another. Each mechanism is measured in "
-            "a separate process. ~ marks unstable values. The exponent is the slope of log(time) over log(length), fitted by least "
-            f"squares. The peak is the memory that PyTorch allocated during a step. {conditions(found)}"
+            f"Each figure is for one layer with its projections, of width {grid['dim']} with {grid['heads']} heads, on one "
+            f"sequence in {grid['precision']}. The implementation is {' or '.join(sorted(taken))} unless the name of a row gives "
+            "another. Each mechanism is measured in a separate process. ~ marks unstable values. The exponent is the slope of "
+            "log(time) over log(length), fitted by least squares. The peak is the memory that PyTorch allocated during a step. "
+            f"{conditions(found)}"
         )
         return joined(found, table(head, rows, format, left=(0, 1)), failures(found.cells.values(), KINDS), said)
 

@@ -159,8 +159,9 @@ class WholeModels(Grid):
                 rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (
-            f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "
-            f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
+            f"Models run one sequence forward, in {grid['precision']}. BERT has {grid['depth']} layers; GPT-2 has "
+            f"{GPT2['n_layer']} and a prompt of {PROMPT} tokens. Figures are the median ± half the interquartile range of "
+            f"{grid['rounds']} interleaved rounds. "
             f"Measured on {machine(found)}."
         )
         return joined(found, table(head, rows, format, left=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)

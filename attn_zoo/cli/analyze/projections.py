@@ -109,9 +109,11 @@ def _table(model: Mapping[str, Any], format: str) -> str:
     ]
     body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
     notes = [
-        f"{model['sequences']} sequences of {model['data']}, half of them to fit, the others to measure; n = {model['length']}",
-        f"relative error, mean over heads, layers and sequences; the average of all values has an error of {model['uniform']:.3f}",
-        f"Theorem 1 gives no bound below k = {model['theorem_from']:.0f}, and from there on an error that falls as k^-0.5",
+        f"{model['sequences']} sequences of {model['data']} were used: half for fitting, the others for measuring; n = "
+        f"{model['length']}",
+        "Relative errors are means over heads, layers and sequences. If each output is the average of all values, the error is "
+        f"{model['uniform']:.3f}",
+        f"Theorem 1 gives no bound below k = {model['theorem_from']:.0f}; from there on, its bound falls as k^-0.5",
     ]
     return as_table(body, head, format, notes)
 

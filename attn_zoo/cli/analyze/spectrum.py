@@ -110,15 +110,18 @@ def spectrum_table(found: Mapping[str, Any], format: str) -> str:
     head = ["layer", f"least share at k = {index}", "mean", "most", "least k for 90 %", "mean", "most"]
     body = [[str(row[0]), *(f"{cell:.3f}" for cell in row[1:4]), *(f"{cell:.0f}" for cell in row[4:])] for row in rows]
     notes = [
-        f"model {found['model']}, weights {found['weights']}",
-        f"{found['sequences']} sequence{'s' * (found['sequences'] > 1)} of {found['data']}; "
-        f"matrices of rank {found['rank']} at most",
-        f"share = sum of the k largest singular values over the sum of all; if all were equal, {index / found['rank']:.3f}",
+        f"Model: {found['model']}; weights: {found['weights']}",
+        f"Attention matrices of {found['sequences']} sequence{'s' * (found['sequences'] > 1)} of {found['data']}; their rank is at "
+        f"most {found['rank']}",
+        f"The share is the sum of the k largest singular values divided by the sum of all; if all were "
+        f"equal, it would be {index / found['rank']:.3f}",
     ]
     if not found["trained"]:
-        notes.append("untrained: initial weights often attend almost uniformly, which is of rank one; nothing here was learned")
+        notes.append(
+            "The model is untrained. Initial weights often attend almost uniformly, which is of rank one; nothing here was learned"
+        )
     if found["standard_error"] is not None:
-        notes.append(f"standard error of a head's share over sequences: at most {found['standard_error']:.4f}")
+        notes.append(f"The standard error of a head's share over sequences is at most {found['standard_error']:.4f}")
     return as_table(body, head, format, notes)
 
 
