@@ -59,7 +59,8 @@ class Recommendation:
 
     @property
     def choice(self) -> Choice | None:
-        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came closest."""
+        """Evidence for the recommended candidate. If softmax is recommended, evidence for the candidate that came
+        closest. None if no candidate has evidence on every deciding task."""
         taken = self.taken
         own = [each for each in self.answer.chosen if taken and each.attention == taken.attention]
         return own[0] if own else self.answer.nearest
@@ -70,11 +71,12 @@ class Recommendation:
         return [one for one in self.judged.get(attention, ()) if one.ability.name in deciding]
 
     def untried(self) -> tuple[Candidate, list[Ability]] | None:
-        """Return the candidate for which more runs are most likely to change the recommendation, and the deciding tasks on which it
-        does not match softmax yet. Return None if there is no such candidate.
+        """Return the candidate for which more runs are most likely to change the recommendation, and the tasks on which it must
+        still be shown to match softmax. Return None if there is no such candidate.
 
-        The candidate is cheaper than softmax, and did not lose on a deciding task (a task on which the recommendation is
-        based). Of several candidates, the one with the fewest unmatched deciding tasks is returned; among equals, the one that
+        These are deciding tasks: the recommendation is based on their scores. The candidate is cheaper than softmax (with
+        ``decode``, its state is smaller, too), did not lose on a deciding task, and was not put into a trained model. Of several
+        candidates, the one with the fewest unmatched deciding tasks is returned; among equals, the one that
         matches softmax on the most recorded tasks, then the cheapest.
         """
         found = []

@@ -36,6 +36,7 @@ def linformer_attention(
 
     Raises:
         ValueError: a shape, dtype, device or dropout rate is not supported.
+        UnsupportedError: an input is differentiated in forward mode, or a transform of ``torch.func`` is active.
     """
     query, key, value = _under_autocast(query, key, value)
     _check_device("linformer_attention", query=query, key=key, value=value)
