@@ -102,13 +102,18 @@ def capacity(made: Sequence[Table]) -> str:
     found, rows = recalls(made), asked("capacity")
     body = [
         [str(cell.width), f"{cell.name}" + " (c)" * cell.row.control, binary(cell.state), f"{_rate(cell.row):g}"]
-        + [str(len(cell.row.seeds)), *(f"{100 * share:.1f}" for share in cell.scores.values()), in_pairs(cell.pairs)]
+        + [_learned(cell.row), *(f"{100 * share:.1f}" for share in cell.scores.values()), in_pairs(cell.pairs)]
         for cell in sorted(found, key=lambda cell: (cell.width, cell.row.control, -cell.pairs, cell.state))
     ]
-    head = ["width", "row", "state", "rate", "seeds", *(f"{pairs} pairs (%)" for pairs in PAIRS), "pairs at 90 %"]
+    head = ["width", "row", "state", "rate", "learned", *(f"{pairs} pairs (%)" for pairs in PAIRS), "pairs at 90 %"]
     done = {width: sum(cell.width == width for cell in found) for width in WIDTHS}
     left = [f"{len(rows) - count} of {len(rows)} rows at width {width}" for width, count in done.items() if count < len(rows)]
     return _section(capacity_finding(found), "capacity", printed(head, body, "github", left=(1,)) if body else "", left)
+
+
+def _learned(row: Row) -> str:
+    """Return how many seeds met the criterion, of how many."""
+    return f"{row.learned.count} of {row.learned.of}" if row.learned else f"- of {len(row.seeds)}"
 
 
 def _rate(row: Row) -> float:
