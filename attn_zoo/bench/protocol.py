@@ -146,12 +146,12 @@ class TimingProtocol:
         said = [
             f"a figure is the median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
             + (f" (seed {self.seed})" if self.order == "shuffled" else ""),
-            f"It is unstable if this range is above {100 * self.unstable:g} % of the median",
+            f"It is unstable if the interquartile range is above {100 * self.unstable:g} % of the median",
             f"Each round has {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, and then as many steps as cover "
             f"{self.seconds:g} s (1 to {self.most_repeats:,})",
             f"The clock is {clock}; synchronisation: {synchronisation.replace(':', ', because')}",
-            f"Steps use copies of the inputs in turn, which exceed {self.rotate_bytes / 2**20:.0f} MiB together, or "
-            f"{MOST_COPIES:,} copies"
+            f"Steps use copies of the inputs in turn: enough to exceed {self.rotate_bytes / 2**20:.0f} MiB together, but at most "
+            f"{MOST_COPIES:,}"
             if self.rotate_bytes
             else "All steps use one copy of the inputs, and caches are as the step before left them",
         ]

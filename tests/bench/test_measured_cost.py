@@ -183,7 +183,7 @@ def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
     assert (grid.torch_device.type, protocol.rotate_bytes, protocol.warmup) == ("cuda", 50 * 2**20, 2)
     table = StepCost.report(found)
     assert "found by doubling and bisection" in table
-    assert "inputs rotate through 50 MiB" in table and "clock events on the stream" in table
+    assert "copies of the inputs in turn: enough to exceed 50 MiB" in table and "clock is events on the stream" in table
 
 
 def test_each_mechanism_has_a_process_of_its_own_at_a_length(scripted):
