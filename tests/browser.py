@@ -70,11 +70,15 @@ class Page:
             )
 
     def click(self, selector: str) -> None:
-        """Scroll to an element and click on its centre."""
+        """Scroll to an element, wait until it stays where it is (tables draw their rows anew after they were scrolled), and click
+        on its centre."""
         x, y = self.evaluate(
-            f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
+            "(async () => { let before = ''; for (;;) {"
+            f"const found = document.querySelector({json.dumps(selector)});"
             "found.scrollIntoView({block: 'center', inline: 'center'});"
-            "const box = found.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+            "await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));"
+            "const box = found.getBoundingClientRect(), at = [box.x + box.width / 2, box.y + box.height / 2];"
+            "if (found.isConnected && before === String(at)) return at; before = String(at); } })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
