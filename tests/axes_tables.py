@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from committed import ROOT
+from committed import ROOT, titled
 from omegaconf import OmegaConf
 from scipy.stats import spearmanr
 
@@ -102,18 +103,17 @@ def capacity(made: Sequence[Table]) -> str:
     found, rows = recalls(made), asked("capacity")
     body = [
         [str(cell.width), f"{cell.name}" + " (c)" * cell.row.control, binary(cell.state), f"{_rate(cell.row):g}"]
-        + [_learned(cell.row), *(f"{100 * share:.1f}" for share in cell.scores.values()), in_pairs(cell.pairs)]
+        + [
+            f"{cell.row.learned.count} of {cell.row.learned.of}" if cell.row.learned else "-",
+            *(f"{100 * share:.1f}" for share in cell.scores.values()),
+            in_pairs(cell.pairs),
+        ]
         for cell in sorted(found, key=lambda cell: (cell.width, cell.row.control, -cell.pairs, cell.state))
     ]
     head = ["width", "row", "state", "rate", "learned", *(f"{pairs} pairs (%)" for pairs in PAIRS), "pairs at 90 %"]
     done = {width: sum(cell.width == width for cell in found) for width in WIDTHS}
     left = [f"{len(rows) - count} of {len(rows)} rows at width {width}" for width, count in done.items() if count < len(rows)]
     return _section(capacity_finding(found), "capacity", printed(head, body, "github", left=(1,)) if body else "", left)
-
-
-def _learned(row: Row) -> str:
-    """Return how many seeds met the criterion, of how many."""
-    return f"{row.learned.count} of {row.learned.of}" if row.learned else f"- of {len(row.seeds)}"
 
 
 def _rate(row: Row) -> float:
@@ -135,7 +135,7 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
     best = max((cell for cell in rivals if cell.width == width), key=lambda cell: (cell.pairs, -cell.state))
     seeds = sorted({len(cell.row.seeds) for cell in found})
-    counted = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + f" seed{'s' * (seeds[-1] > 1)}"
+    counted = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     return (
         f"Among {len(rivals)} cells ({counted} each) whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, "
         f"p = {p:.2g}). At width {width}, `{best.name}` recalls the most pairs of these cells: {in_pairs(best.pairs)} pairs with a "
@@ -244,15 +244,21 @@ def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
     pairs = [(small, large) for large in made for small in profile if _task(small) == _task(large)]
     lines = []
     for title, (small, large) in zip(titles([large for _, large in pairs]), pairs, strict=True):
-        orders = [order_of(table) for table in (small, large)]
-        common = [name for name in orders[0] if name in orders[1]]
+        common, there, rho, p = rank_correlation(order_of(small), order_of(large))
         if len(common) >= 3:
-            there = [name for name in orders[1] if name in common]
-            rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
             lines.append([title, ", ".join(common), ", ".join(there), f"{rho:.2f}", f"{p:.2g}"])
     left = [f"{4 - len(lines)} of 4 tasks"] if len(lines) < 4 else []
     head = ["task", "order at width 64, depth 2", "order at width 128, depth 4", "Spearman's ρ", "p"]
     return _section(size_finding(lines), "", printed(head, lines, "github", left=(0, 1, 2)) if lines else "", left)
+
+
+def rank_correlation(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str], float, float]:
+    """Return the names that two orders have in common, in each order, and Spearman's ρ of the two with its p value."""
+    common, there = [name for name in one if name in other], [name for name in other if name in one]
+    if len(common) < 2:
+        return common, there, math.nan, math.nan
+    rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
+    return common, there, float(rho), float(p)
 
 
 def size_finding(lines: Sequence[Sequence[str]]) -> str:
@@ -269,7 +275,7 @@ def size_finding(lines: Sequence[Sequence[str]]) -> str:
 def hybrids(made: Sequence[Table]) -> str:
     """Return the finding and the table of hybrids, beside the mechanisms that they mix and the controls."""
     lines = [
-        [named(table), row.name, str(row.learned), score(row, table), str(row.steps_to_90)]
+        [titled(table), row.name, str(row.learned), score(row, table), str(row.steps_to_90)]
         + [compared(row.against_softmax, table) or "-", _share(row, table)]
         for table in made
         for row in table.rows
@@ -293,13 +299,8 @@ def hybrids_finding(made: Sequence[Table]) -> str:
         assert best.against_softmax
         outcome = best.against_softmax.outcome
         words = f"{outcome} {'from' if outcome is Outcome.TIED else 'than'} softmax"
-        said.append(f"On {named(table)}, the best hybrid, `{best.label}`, is {words}.")
+        said.append(f"On {titled(table)}, the best hybrid, `{best.label}`, is {words}.")
     return " ".join(said) or "Not decided: no hybrid has enough seeds."
-
-
-def named(table: Table) -> str:
-    """Return the name of a table's task, and its direction."""
-    return f"{table.task['name']} ({'causal' if table.task.get('causal') else 'bidirectional'})"
 
 
 def _share(row: Row, table: Table) -> str:

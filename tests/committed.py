@@ -38,6 +38,11 @@ def boards_of(name: str) -> list[Table]:
     return leaderboard_tables(records_in(name))
 
 
+def titled(table: Table, name: str = "name") -> str:
+    """Return the name of a table's task, or its title, and its direction."""
+    return f"{table.task[name]} ({'causal' if table.task.get('causal') else 'bidirectional'})"
+
+
 def task_place(record: RunRecord) -> tuple[str, str]:
     """Return the name of a run's task, and its direction."""
     return record.spec.task, "causal" if record.task_card.get("causal") else "bidirectional"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from axes_tables import SIGNIFICANT, asked, named, order_of
-from scipy.stats import spearmanr
+from axes_tables import SIGNIFICANT, asked, order_of, rank_correlation
+from committed import titled
 
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard.compare import BASELINE, is_above_control
@@ -26,16 +26,14 @@ def _correlations(text: Table, profile: Sequence[Table]) -> str:
     causal = bool(text.task.get("causal"))
     order, found = order_of(text), list[tuple[str, int, float, float]]()
     for table in profile:
-        common = [name for name in order_of(table) if name in order]
+        common, _, rho, p = rank_correlation(order_of(table), order)
         if bool(table.task.get("causal")) == causal and len(common) >= FEWEST:
-            there = [name for name in order if name in common]
-            rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
-            found.append((named(table), len(common), float(rho), float(p)))
+            found.append((titled(table), len(common), rho, p))
     planned = len(asked(f"language_{'decoder' if causal else 'encoder'}"))
     left = [f"Not run: {planned - len(text.rows)} of {planned} rows."] if len(text.rows) < planned else []
     softmax = next((row for row in text.rows if row.attention == BASELINE), None)
     above = softmax is not None and is_above_control(softmax)
-    said = f"On {named(text)}, softmax is {'' if above else 'not '}better than the best control."
+    said = f"On {titled(text)}, softmax is {'' if above else 'not '}better than the best control."
     if not found:
         return "\n\n".join([f"**{said} Too few mechanisms are recorded for a correlation with the tasks of the profile.**", *left])
     corrected = holm([p for *_, p in found])

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from committed import boards_of, measured, newer_records, profile_boards, task_place
+from committed import boards_of, measured, newer_records, profile_boards, task_place, titled
 from scipy.stats import fisher_exact
 from tabulate import tabulate
 
@@ -49,7 +49,7 @@ def regime() -> str:
         f"All networks in the picture have {depth} layers of width {dim}. Their inputs have {lengths[0]} to {lengths[-1]} tokens. "
         "Larger networks and longer inputs may change the ranking. "
     )
-    newer = [_titled(table) for table in tables if table.budget.get("until") == "criterion"]
+    newer = [titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
         these = "these tasks" if newer[1:] else "this task"
         told += (
@@ -84,7 +84,7 @@ def late_learners() -> dict[str, list[str]]:
     seed.
     """
     fixed = {
-        (_titled(table), row.attention)
+        (titled(table), row.attention)
         for table in profile_boards()
         for row in table.rows
         if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
@@ -92,9 +92,9 @@ def late_learners() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table in boards_of("profile3"):
         learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
-        names = [f"`{name}`" for name in learned if (_titled(table), name) in fixed]
+        names = [f"`{name}`" for name in learned if (titled(table), name) in fixed]
         if names:
-            found[_titled(table)] = names
+            found[titled(table)] = names
     return found
 
 
@@ -109,24 +109,24 @@ def learned() -> str:
                 continue
             group = every if row.learned.order == 1 else some if row.learned.count else none
             group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
-        lines.append((_titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
+        lines.append((titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
 def repeated() -> str:
     """Return how many of the cells that were trained again agree with the printed ones, then both side by side."""
-    printed = {(_titled(table), row.label): (row, table) for table in boards_of("profile3") for row in table.rows}
+    printed = {(titled(table), row.label): (row, table) for table in boards_of("profile3") for row in table.rows}
     lines, agree, differ, fewer = [], 0, 0, []
     for table in boards_of("profile3_again"):
         for row in table.rows:
-            first, of = printed[_titled(table), row.label]
+            first, of = printed[titled(table), row.label]
             assert row.learned and first.learned and not set(row.seeds) & set(first.seeds)
             agree += first.learned.low <= row.learned.order <= first.learned.high
             counts = [(each.count, each.of - each.count) for each in (first.learned, row.learned)]
             differ += fisher_exact(counts).pvalue < 1 - CONFIDENCE
             again = f"{row.learned.count} of {row.learned.of}"
-            fewer += [f"{again} for `{row.label}` on {_titled(table)}"] if row.learned.order < first.learned.order else []
-            lines.append((_titled(table), f"`{row.label}`", str(first.learned), again, score(first, of), score(row, table)))
+            fewer += [f"{again} for `{row.label}` on {titled(table)}"] if row.learned.order < first.learned.order else []
+            lines.append((titled(table), f"`{row.label}`", str(first.learned), again, score(first, of), score(row, table)))
     said = (
         f"**In {agree} of {len(lines)} cells, the share of the new seeds that learned the task is within the 95 % interval of the "
         f"first seeds. Fisher's exact test finds a difference in {differ or 'none'} of the cells.**"
@@ -169,11 +169,6 @@ def _trial(record: RunRecord | None, chosen: bool) -> str:
     else:
         text = f"{written(record.scores['valid'], record.task_card['metric'])} after {record.spec.budget.steps:,}"
     return f"**{text}**" if chosen else text
-
-
-def _titled(table: Table, name: str = "name") -> str:
-    """Return the name of a table's task, or its title, and its direction."""
-    return f"{table.task[name]} ({'causal' if table.task.get('causal') else 'bidirectional'})"
 
 
 def trust() -> str:

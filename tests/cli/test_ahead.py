@@ -63,3 +63,9 @@ def test_runs_of_equal_time_take_this_time_and_that_of_their_validations(tmp_pat
     ]
     planned = plan(["-m", *SMALL, "attention=softmax", "seed=1,2", *words, f"records={tmp_path}"])
     assert "1 cell, at most 2 runs and 3.0 core hours" in ahead([planned])
+
+
+def test_hours_that_no_record_tells_are_not_printed_as_zero(tmp_path):
+    planned = plan(["-m", "task=adding", "level=smoke", "attention=softmax", "seed=1,2", f"records={tmp_path}"])
+    said = ahead([planned])
+    assert "1 cell, at most 2 runs. The core hours are unknown" in said and "0.0 core hours" not in said

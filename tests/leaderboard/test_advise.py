@@ -15,7 +15,6 @@ from synthetic import synthetic_records
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
-from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.sentences import finding, told
@@ -242,36 +241,6 @@ def test_the_tasks_of_every_need_exist_in_their_direction():
         options = make_options(f"task {name}", task_card(name).options, {})
         always = name in ("causal_language", "flip_flop", "fuzzy_recall", "needle")
         assert hasattr(options, "causal") or causal == always, f"{name} cannot be read so"
-
-
-def test_no_encoder_of_the_committed_transplant_is_close_enough_to_its_teacher():
-    found = drop_in(TRANSPLANT, ACCEPT)
-    assert len(found.evidence) == 4 and not found.chosen and found.nearest
-    assert found.nearest.label == "linformer projected_length=32 (init=stretches)"
-    assert found.nearest.costs == "50 % of softmax's FLOPs at 128 tokens" and found.scored_at == "128"
-
-
-def test_with_more_to_lose_the_cheapest_student_is_taken():
-    """Left out are controls, single seeds (init=spectrum), students as dear as softmax (projected_length=64, features=128), and
-    performer features=32, which tells paraphrases no better than the control."""
-    labels = [choice.label for choice in drop_in(TRANSPLANT, 30.0).chosen]
-    assert labels == [
-        "linformer projected_length=8",
-        "linformer projected_length=16",
-        "linformer projected_length=32 (init=stretches)",
-    ]
-
-
-def test_a_student_that_failed_at_a_seed_is_left_out():
-    points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
-    found = drop_in({**TRANSPLANT, "points": points}, 25.0)
-    assert found.evidence and not found.chosen and found.nearest is None
-    assert no_evidence(found) == "no cheaper mechanism has three seeds on every task"
-
-
-def test_without_a_control_an_encoder_says_nothing():
-    found = drop_in({**TRANSPLANT, "points": [p for p in TRANSPLANT["points"] if not p["control"]]}, 25.0)
-    assert not found.evidence and "no control was transplanted" in no_evidence(found)
 
 
 def test_the_order_of_records_changes_no_word():

@@ -137,6 +137,8 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
     cautions, settings, marks, protocol = [line for line in render([table], "github").splitlines() if line.startswith("- ")]
     assert cautions.endswith("failed seeds, warnings or no verdict (run `attn-zoo show ROW` to see which): longformer, performer")
     assert settings.startswith("- data: ") and COLUMNS_PAGE in marks and protocol.startswith("- The runs follow protocol ")
+    both = render([table, *tables([make_record(task="mqar", protocol="1.0")])], "github")
+    assert f"The runs follow protocols 1.0 and {table.protocol}." in both
 
 
 @pytest.mark.process
