@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.special import stdtrit
+
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, paired, paired_p_value, t_quantile
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, paired, paired_p_value
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
@@ -133,8 +135,8 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
     ``paired_p_value``.
     """
     assert found.half_width is not None, "only several seeds have an interval"
-    error = found.half_width / t_quantile(found.count - 1, (1 + CONFIDENCE) / 2)
-    return max(error, grain / math.sqrt(6 * found.count)) * t_quantile(found.count - 1, 1 - LEVEL / tests)
+    error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
+    return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:

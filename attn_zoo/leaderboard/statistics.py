@@ -1,4 +1,4 @@
-"""Statistics over seeds in plain Python, because importing scipy takes longer than printing a table.
+"""Statistics over seeds.
 
 Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. Runs until a criterion (protocol
 3) have two more statistics:
@@ -19,19 +19,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from numbers import Real
 from statistics import NormalDist
 from typing import Any
 
+from scipy.special import betaincinv, stdtr, stdtrit
+
 CONFIDENCE = 0.95
 EVERYWHERE = (-math.inf, math.inf)
 """Bounds of a quantity that can have any value."""
-_CLOSE = 1e-15
-"""Relative change at which the continued fraction has converged."""
-_TERMS = 10_000
-_SMALL_STEP = 1e-13
-"""Relative step at which Newton's method has converged."""
 Run = Mapping[str, Any]
 """One line of a dataframe of runs, with JSON text parsed."""
 
@@ -114,7 +110,7 @@ def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) 
     mean = statistics.fmean(values)
     if count == 1:
         return Estimate(mean, None, 1)
-    return _within(mean, t_quantile(count - 1, _UPPER) * deviation(values) / math.sqrt(count), count, bounds)
+    return _within(mean, float(stdtrit(count - 1, _UPPER)) * deviation(values) / math.sqrt(count), count, bounds)
 
 
 _UPPER = (1 + CONFIDENCE) / 2
@@ -163,7 +159,12 @@ def welch(
         return Estimate(difference, 0.0, count), float(difference == 0)
     freedom = 1 / sum((part / variance) ** 2 / (len(v) - 1) for part, v in zip(parts, (these, those), strict=True))
     error = math.sqrt(variance)
-    return _within(difference, t_quantile(freedom, _UPPER) * error, count, bounds), t_tail(freedom, difference / error)
+    return _within(difference, float(stdtrit(freedom, _UPPER)) * error, count, bounds), _two_sided(freedom, difference / error)
+
+
+def _two_sided(freedom: float, t: float) -> float:
+    """Return the probability that Student's t with ``freedom`` degrees of freedom is at least as far from 0 as ``t``."""
+    return 2 * float(stdtr(freedom, -abs(t)))
 
 
 def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
@@ -179,7 +180,7 @@ def paired_p_value(differences: Sequence[float], grain: float = 0.0) -> float:
     """
     mean = statistics.fmean(differences)
     error = math.sqrt((deviation(differences) ** 2 + grain**2 / 6) / len(differences))
-    return 1.0 if mean == 0 else t_tail(len(differences) - 1, mean / error if error else math.inf)
+    return 1.0 if mean == 0 else _two_sided(len(differences) - 1, mean / error if error else math.inf)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -254,8 +255,8 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
     """Return the exact interval (Clopper and Pearson) for the probability of success, after ``count`` successes in ``of``
     trials."""
     tail = (1 - CONFIDENCE) / 2
-    low = beta_quantile(count, of - count + 1, tail) if count else 0.0
-    return low, beta_quantile(count + 1, of - count, 1 - tail) if count < of else 1.0
+    low = float(betaincinv(count, of - count + 1, tail)) if count else 0.0
+    return low, float(betaincinv(count + 1, of - count, 1 - tail)) if count < of else 1.0
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
@@ -295,60 +296,3 @@ def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[floa
             if ends[name] is None and part <= 0.5:
                 ends[name] = float(time)
     return ends["median"], ends["low"], ends["high"]
-
-
-def t_tail(freedom: float, t: float) -> float:
-    """Return the two-sided p value of ``t``: the probability that Student's t with ``freedom`` degrees of freedom is at least
-    as far from 0 as ``t``."""
-    return 0.0 if math.isinf(t) else beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
-
-
-@cache
-def t_quantile(freedom: float, level: float) -> float:
-    """Return the quantile of Student's t with ``freedom`` degrees of freedom at probability ``level``, which must be above one
-    half."""
-    # Newton's method from the normal quantile, which is less than the result. The tail is convex above it, so no step overshoots.
-    t = NormalDist().inv_cdf(level)
-    front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
-    for _ in range(_TERMS):
-        density = math.exp(front - (freedom + 1) / 2 * math.log1p(t * t / freedom))
-        step = (t_tail(freedom, t) / 2 - (1 - level)) / density
-        t += step
-        if abs(step) < _SMALL_STEP * t:
-            break
-    return t
-
-
-@cache
-def beta_quantile(a: float, b: float, level: float) -> float:
-    """Return the quantile of the beta distribution with parameters ``a`` and ``b`` at probability ``level``, found by bisection."""
-    low, high = 0.0, 1.0
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if beta_share(a, b, middle) < level else (low, middle)
-    return high
-
-
-def beta_share(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b), computed as a continued fraction (Abramowitz and Stegun 1964,
-    26.5.8).
-    """
-    if not 0 < x < 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges slowly here, and fast for the other tail
-        return 1 - beta_share(b, a, 1 - x)
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(front) / a / _fraction(a, b, x)
-
-
-def _fraction(a: float, b: float, x: float) -> float:
-    """Return 1 + d1 / (1 + d2 / (1 + ...)) by the method of Lentz (1976)."""
-    value, c, d = 1.0, 1.0, 0.0
-    for at in range(1, _TERMS):
-        m = at // 2
-        part = (-(a + m) * (a + b + m) if at % 2 else m * (b - m)) * x / ((a + at - 1) * (a + at))
-        d = 1 / (1 + part * d)
-        c = 1 + part / c
-        value *= c * d
-        if abs(c * d - 1) < _CLOSE:
-            break
-    return value
