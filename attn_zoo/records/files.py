@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from attn_zoo.records.errors import EditedError, RecordError
-from attn_zoo.records.record import RunRecord, whole_record
+from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import writable
 
 MOST_BYTES = 2**26
@@ -41,16 +41,7 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
         RecordError: the file is not a complete record, or was changed after it was written.
         OSError: the file cannot be read.
     """
-    return judged(read_text(path), path.name if source is None else source)
-
-
-def judged(text: str, source: str | None) -> RunRecord:
-    """Return the record in the text of a file, after checking it.
-
-    Raises:
-        RecordError: the text is not a complete record, or was changed after it was written.
-    """
-    return whole_record(parse(text), source)
+    return RunRecord.from_dict(parse(read_text(path)), path.name if source is None else source)
 
 
 def text_of(record: RunRecord) -> str:
@@ -65,7 +56,7 @@ def text_of(record: RunRecord) -> str:
         raise RecordError(f"the record cannot be written as JSON: {error}") from error
     if len(text) > MOST_BYTES:
         raise RecordError(f"a record must have at most {MOST_BYTES:,} bytes; this one has {len(text):,}")
-    judged(text, None)
+    RunRecord.from_dict(parse(text))
     return text
 
 
@@ -148,7 +139,7 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
             raise RecordError(f"it has more than {MOST_BYTES:,} bytes")
         lines = [parse(line) for line in text.decode().splitlines()]
         _check_sources([line["source"] for line in lines])
-        return tuple(whole_record(line["record"], line["source"]) for line in lines)
+        return tuple(RunRecord.from_dict(line["record"], line["source"]) for line in lines)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         kind = EditedError if isinstance(error, EditedError) else RecordError
         raise kind(

@@ -1,6 +1,6 @@
 """Record of one run, finished or failed, and checks of the plain data from which it is made.
 
-All commands read records with ``whole_record``, so they show exactly the records that ``attn-zoo records verify`` accepts.
+All commands read records with ``RunRecord.from_dict``, so they show exactly the records that ``attn-zoo records verify`` accepts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,7 @@ from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
-"""Version of the fields of a record file. Files of version 4 and 5 can still be read. Both lack ``stopped``, ``reached`` and
-``flat``; version 4 also lacks ``digest``."""
-
-_ABSENT: Mapping[int, Mapping[str, Any]] = {
-    4: {"stopped": None, "reached": {}, "flat": None},
-    5: {"stopped": None, "reached": {}, "flat": None},
-    SCHEMA: {},
-}
-"""For each version, the fields that its records lack, with the values that the fields get."""
-_LAST_DAY = "2026-11-24"
-"""Last day on which records of schema 4 were made. The files of these records have no digest."""
-_YOUNGER = ("denormals_flushed", "plugins")
-"""Fields of an environment that schema 4 did not have."""
+"""Version of the fields of a record file. Records of earlier versions, which were never released, cannot be read."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -141,79 +129,43 @@ class RunRecord:
         """Return the record that ``to_dict`` turned into ``data``.
 
         Raises:
-            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or this version cannot read
-                the schema.
-            EditedError: the data do not match their digest, or have fields that their schema version lacks.
+            RecordError: a field is missing, unknown or of the wrong type, a number is out of bounds, or the schema is another one.
+            EditedError: the data do not match their digest, or contradict themselves.
         """
-        schema = _schema_of(data)
-        present = {"tuning": None, **_ABSENT[schema], **data, "schema": SCHEMA}
-        present.pop("digest", None)
-        check_shape(present)
-        _check_unedited(data, schema)
+        _check_schema(data)
+        check_shape(data)
+        rest = {name: value for name, value in data.items() if name != "digest"}
+        if data.get("digest") != digest_of(rest):
+            raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
         try:
             parsed = {"spec": RunSpec.from_dict(data["spec"]), "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
-            parsed |= {"tuning": Tuning(**present["tuning"]) if present["tuning"] is not None else None}
-            return cls(**{**present, **parsed, "source": source})
+            parsed |= {"tuning": Tuning(**rest["tuning"]) if rest.get("tuning") is not None else None}
+            record = cls(**{**rest, **parsed, "source": source})
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"the record is not complete: {type(error).__name__}: {error}") from error
+        if contradiction := next(_contradictions(record), None):
+            raise EditedError(contradiction)
+        return record
 
 
-def _schema_of(data: Any) -> int:
-    """Return the schema of plain data.
+def _check_schema(data: Any) -> None:
+    """Check that plain data are a record of the present schema.
 
     Raises:
         ForeignError: the data are something else.
-        RecordError: the data are not a mapping, or their schema is not one that this code reads.
+        RecordError: the data are not a mapping, or have another schema.
     """
     if not isinstance(data, Mapping):
         raise RecordError(f"a record must be a mapping; got a {type(data).__name__}")
     if not {"run_id", "spec"} & set(data):
         raise ForeignError("this JSON file is not the record of a run, so tables leave it out")
     schema = data.get("schema")
-    if type(schema) is int and schema in _ABSENT:
-        return schema
-    older = type(schema) is int and 0 < schema < min(_ABSENT)
-    advice = "repeat the run, because this version was never released" if older else "install the newest attn-zoo to read it"
-    raise RecordError(f"the schema must be one of {', '.join(map(str, _ABSENT))}; got {schema!a:.80}; {advice}")
-
-
-def _check_unedited(data: Mapping[str, Any], schema: int) -> None:
-    """Check the digest of plain data. Data of schema 4 have no digest, so check that they date from the time of that schema.
-
-    Raises:
-        EditedError: the data were changed after they were written.
-    """
-    environment = data["environment"]
-    fields = [*_ABSENT[schema], "digest"] if schema == 4 else list(_ABSENT[schema])
-    younger = [name for name in fields if name in data]
-    if schema == 4:
-        younger += [f"environment.{name}" for name in _YOUNGER if name in environment]
-        day = str(environment["started"])[:10] if "started" in environment else "an unknown day"
-        if day > _LAST_DAY:
-            younger.append(f"a run that started on {day}")
-    if younger:
-        until = f" was written until {_LAST_DAY} and" if schema == 4 else ""
-        raise EditedError(
-            f"the schema of this record was changed after it was written: a record of schema {schema}{until} cannot have "
-            f"{', '.join(younger)}"
-        )
-    if schema > 4 and data.get("digest") != digest_of({name: value for name, value in data.items() if name != "digest"}):
-        raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
-
-
-def whole_record(data: Any, source: str | None) -> RunRecord:
-    """Return a record from plain data, after checking that it is complete and does not contradict itself.
-
-    Raises:
-        RecordError: the data are not a complete record, or were changed after they were written.
-    """
-    record = RunRecord.from_dict(data, source)
-    contradiction = next(_contradictions(record), None)
-    if contradiction is not None:
-        raise EditedError(contradiction)
-    return record
+    if type(schema) is not int or schema != SCHEMA:
+        older = type(schema) is int and 0 < schema < SCHEMA
+        advice = "Repeat the run, because this version was never released" if older else "Install the newest attn-zoo to read it"
+        raise RecordError(f"the schema must be {SCHEMA}; got {schema!a:.80}. {advice}")
 
 
 def _contradictions(record: RunRecord) -> Iterator[str]:

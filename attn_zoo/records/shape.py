@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Annotated, Any
@@ -133,7 +132,7 @@ class _Tuning(Struct, forbid_unknown_fields=True, kw_only=True):
     best_valid: Number | None = None
 
 
-class _Record(Struct, forbid_unknown_fields=True):
+class _Record(Struct, forbid_unknown_fields=True, kw_only=True):
     schema: Count
     protocol: str
     run_id: str
@@ -154,7 +153,8 @@ class _Record(Struct, forbid_unknown_fields=True):
     flat: bool | None
     implementation: str | None
     warnings: list[str]
-    tuning: _Tuning | None
+    tuning: _Tuning | None = None
+    digest: str | None = None
 
 
 class _Open(Struct):
@@ -166,7 +166,7 @@ class _Open(Struct):
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
-    """Check the types of all fields and the bounds of all numbers in a record's plain data, which must have the present schema.
+    """Check the types of all fields and the bounds of all numbers in a record's plain data.
 
     Raises:
         RecordError: fields or numbers are wrong; the message names the first.
@@ -175,7 +175,8 @@ def check_shape(data: Mapping[str, Any]) -> None:
         try:
             convert(data, schema)
         except ValidationError as error:
-            raise RecordError(_words(data, schema, error)) from None
+            told = ascii(str(error))[1:-1]  # it quotes names of the data
+            raise RecordError(f"the record does not fit its schema: {told:.200}") from None
     if words := next(beyond_bounds(data), None):
         raise RecordError(words)
 
@@ -208,66 +209,4 @@ def _scores(data: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     yield from ((f"the score {name!r}", score) for name, score in data["scores"].items())
     yield "the chance level", data["chance"]
     yield from ((f"the validation score at step {point['step']}", point.get("valid")) for point in data["curve"])
-    yield "the best validation score of the study", (data["tuning"] or {}).get("best_valid")
-
-
-_KINDS = {
-    "float": "a number",
-    "int": "an integer",
-    "str": "a text",
-    "bool": "a truth value",
-    "object": "a mapping",
-    "array": "a list",
-}
-
-
-def _words(data: Mapping[str, Any], schema: type[Struct], error: ValidationError) -> str:
-    """Return a sentence about a fault: its path, the rule, and the value."""
-    said, _, place = str(error).partition(" - at ")
-    path, value = _followed(data, schema, place.strip("`").removeprefix("$"))
-    if field := re.fullmatch(r"Object missing required field `(.*)`", said):
-        return f"the record{path} lacks {field[1]!r}"
-    if field := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
-        return f"the record{path} has an unknown field {_shown(field[1])}"
-    rule = re.fullmatch(r"Expected `([^`]*)`(?: ([<>]=?) (\S+))?(?:, got .*)?", said)
-    if rule is None:
-        return f"the record{path}: {said}; got {_shown(value)}"
-    kinds = [_KINDS[kind] for kind in rule[1].split(" | ") if kind in _KINDS]
-    bound = f" {rule[2]} {float(rule[3]):g}" if rule[2] else ""
-    return f"the record{path} must be {' or '.join(kinds)}{bound}, not {_shown(value)}"
-
-
-def _followed(data: Any, schema: type[Struct], place: str) -> tuple[str, Any]:
-    """Return the path to a fault with all keys, some of which msgspec leaves out, and the value there."""
-    path, whole, part = "", data, data
-    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place):
-        if index.isdigit():
-            path, part = f"{path}[{index}]", part[int(index)]
-            continue
-        if index:  # the first key whose value alone is faulty
-            name = next(key for key in part if not _holds(_replaced(whole, part, {key: part[key]}), schema))
-        path, part = f"{path}.{name}", part[name]
-    return path, part
-
-
-def _holds(data: Any, schema: type[Struct]) -> bool:
-    try:
-        convert(data, schema)
-    except ValidationError:
-        return False
-    return True
-
-
-def _replaced(whole: Any, part: Any, by: Any) -> Any:
-    """Return a copy of plain data with another value in the place of ``part``."""
-    if whole is part:
-        return by
-    if isinstance(whole, Mapping):
-        return {key: _replaced(value, part, by) for key, value in whole.items()}
-    return [_replaced(value, part, by) for value in whole] if isinstance(whole, list | tuple) else whole
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message, with at most 80 letters."""
-    text = f"a number of {value.bit_length():,} bits" if type(value) is int and abs(value) > LARGEST else ascii(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    yield "the best validation score of the study", (data.get("tuning") or {}).get("best_valid")

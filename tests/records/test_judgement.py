@@ -200,36 +200,3 @@ def test_scores_are_bounded_by_their_metric(tmp_path, metric, right, wrong):
 
 def test_every_metric_of_the_runner_is_bounded():
     assert BOUNDS.keys() == MEASURES.keys()
-
-
-OLDER = {
-    "started later": {"started": "2026-11-28T03:29:08+00:00"},
-    "with a field of the present schema": {"denormals_flushed": True},
-    "with plugins": {"plugins": {"mine.py": "0a1b"}},
-}
-
-
-@pytest.mark.parametrize("environment", OLDER.values(), ids=OLDER)
-def test_a_record_is_not_older_than_its_environment(tmp_path, environment):
-    path = Store(tmp_path).add(make_record(test=0.5))
-    data = json.loads(path.read_text(encoding="utf-8"))
-    for later in ("digest", "stopped", "reached", "flat"):
-        del data[later]
-    path.write_text(json.dumps({**data, "schema": 4, "environment": {**data["environment"], **environment}}), encoding="utf-8")
-    records, (left_out,) = Store(tmp_path).load()
-    assert records == [] and left_out.kind == "edited"
-    assert left_out.reason.startswith("the schema of this record was changed")
-
-
-def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
-    path = Store(tmp_path).add(make_record())
-    data = json.loads(path.read_text(encoding="utf-8"))
-    digest = data.pop("digest")
-    data = {name: value for name, value in data.items() if name not in ("stopped", "reached", "flat")}
-    path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
-    assert Store(tmp_path).load() == ([make_record()], [])
-    path.write_text(json.dumps({**data, "schema": 4, "digest": digest}), encoding="utf-8")
-    assert "and cannot have digest" in Store(tmp_path).load()[1][0].reason
-    del data["environment"]["started"]
-    path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
-    assert "cannot have a run that started on an unknown day" in Store(tmp_path).load()[1][0].reason
