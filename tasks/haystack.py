@@ -146,11 +146,6 @@ class Haystack(SyntheticTask):
         return _Generator(self.options)
 
 
-def text_of(ids: Tensor) -> str:
-    """Return the tokens of an example as text."""
-    return bytes((ids[ids > 0] - 1).tolist()).decode()
-
-
 def _bytes_not_filler(values: Values, distractors: int) -> int:
     """Number of bytes of the question, the needles and the single values."""
     needles, kinds = distractors + 1, len(ALPHABETS[values])

@@ -32,3 +32,8 @@ def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
     groups = torch.zeros_like(asked) if at is None else at
     right = sum(int(asked[groups == group].bincount().max()) for group in groups.unique())
     return right / len(asked)
+
+
+def text_of(ids: Tensor) -> str:
+    """Text of an example whose tokens are bytes plus one; 0 is padding."""
+    return bytes((ids[ids > 0] - 1).tolist()).decode()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from attn_zoo.tasks import copying, haystack, induction, mqar, selective
 from attn_zoo.tasks.parts import generated
-from oracles import assert_solved, everything, most_frequent
+from oracles import assert_solved, everything, most_frequent, text_of
 from patience import within
 from torch import Tensor
 
@@ -251,7 +251,7 @@ def test_haystack_is_solved_by_reading(options):
     alphabet = haystack.ALPHABETS[o.values]
 
     def oracle(ids):
-        text = haystack.text_of(torch.tensor(ids))
+        text = text_of(torch.tensor(ids))
         assert len(text) == o.length
         said = re.fullmatch(r".*what is (.)\?", text)
         assert said
@@ -264,7 +264,7 @@ def test_haystack_is_solved_by_reading(options):
 
 def test_a_haystack_reads_like_text():
     task = build_task("haystack", train=20, valid=5, test=5, length=200)
-    text = haystack.text_of(task.examples("test").batch([0]).inputs[0])
+    text = text_of(task.examples("test").batch([0]).inputs[0])
     assert re.fullmatch(r"(([a-z]{2,7}|\d|[A-Z] is \d\.) )+ *what is [A-Z]\?", text), text
     words = haystack._words()
     assert len(set(words)) == haystack.WORDS
@@ -295,7 +295,7 @@ def test_needles_lie_at_the_depth_asked_for():
         assert depths.max() <= high + 0.02
         assert depths.mean() == pytest.approx((low + high) / 2, abs=0.015)
         for ids, depth in list(zip(everything(task.examples("train"))[0], depths, strict=True))[:50]:
-            text = haystack.text_of(ids)
+            text = text_of(ids)
             assert text.index(f"{text[-2]} is ") == pytest.approx(float(depth) * (512 - 10 - 8 - 1), abs=1)
     quarters = torch.histc(depths_of(build_task("haystack", train=4000), "train"), bins=4, min=0, max=1) / 4000
     assert quarters.min() > 0.2

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from attn_zoo.tasks.parts.contours import DOT, Images, Labels
+from attn_zoo.tasks.parts.stamps import PENS
 from jaxtyping import Bool
-
-from .contours import DOT, Images, Labels
-from .stamps import PENS
 
 Masks = Bool[np.ndarray, "images side side"]
 
