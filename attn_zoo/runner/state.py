@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Examples
-from attn_zoo.runner.chance import generator_states, set_generator_states
 
 _PLAIN = ("best_valid", "curve", "losses", "pretrain_seconds", "spent", "peak_bytes", "resumed")
 """Fields of ``Trained`` that are packed as plain data."""
@@ -121,7 +120,7 @@ def pack(training: Training) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "model": training.model.state_dict(),
         "best": state.best_weights,
         "order": order,
-        "random": {str(at): tensor for at, tensor in enumerate(generator_states(training.accelerator.device))},
+        "random": {str(at): tensor for at, tensor in enumerate(_generator_states(training.accelerator.device))},
         **{f"optimizer.{index}": moments for index, moments in optimizer["state"].items()},
         "clock": {"step_seconds": torch.tensor(state.step_seconds, dtype=torch.float64)},
     }
@@ -164,13 +163,26 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     if training.accelerator.scaler is not None:
         training.accelerator.scaler.load_state_dict(facts["scaler"])
     source.restore(_group(tensors, "order"), facts["at"])
-    set_generator_states(device, list(_group(tensors, "random").values()))
+    _set_generator_states(device, list(_group(tensors, "random").values()))
     for name in _PLAIN:
         setattr(state, name, facts[name])
     state.best_weights = {name: tensor.to(device) for name, tensor in _group(tensors, "best").items()}
     state.step_seconds = tensors["clock.step_seconds"].tolist()
     state.seconds = sum(state.step_seconds)
     training.step, training.loss = facts["step"], facts["loss"]
+
+
+def _generator_states(device: torch.device) -> list[Tensor]:
+    """Return the states of the random generators that a run on ``device`` uses: those of the CPU and, on a GPU, also those of
+    the GPU."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_generator_states(device: torch.device, states: Sequence[Tensor]) -> None:
+    """Set the random generators to ``states``, which ``_generator_states`` returned."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
 
 
 def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
