@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, Batch, DamagedDataError, Examples, Level, Split, Task, TaskSpec, Tokens
-from attn_zoo.data import cached, data_root
-from attn_zoo.data.digests import folder_digest
+from attn_zoo.data import cached, data_root, folder_digest
 from attn_zoo.registry import register_task
 
 from .datasets.pathfinder import LEVELS, PATHFINDER, SIDES, Release

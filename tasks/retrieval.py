@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, Examples, Level, Pairs, Split, Task, TaskSpec
-from attn_zoo.data import cached, data_root
-from attn_zoo.data.digests import dataset_digests
+from attn_zoo.data import cached, data_root, dataset_digests
 from attn_zoo.registry import register_task
 
 from .datasets.aan import AAN

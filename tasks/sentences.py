@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Examples, Level, Split, Task, TaskSpec
 from attn_zoo.contract import Tokens as TokenInputs
-from attn_zoo.data import cached, data_root
-from attn_zoo.data.digests import dataset_digests
+from attn_zoo.data import cached, data_root, dataset_digests
 from attn_zoo.data.labelled_text import LabelledText, Parts
 from attn_zoo.registry import register_task
 

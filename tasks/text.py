@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, Examples, Level, Split, Task, TaskSpec, Tokens
-from attn_zoo.data import cached, data_root
-from attn_zoo.data.digests import dataset_digests
+from attn_zoo.data import cached, data_root, dataset_digests
 from attn_zoo.registry import register_task
 
 from .datasets.imdb import IMDB

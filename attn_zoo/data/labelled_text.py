@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attn_zoo.contract import DamagedDataError
-from attn_zoo.data.files import open_text, read_bytes, reading
-from attn_zoo.data.jsonl import read_jsonl
+from attn_zoo.data.files import open_text, read_bytes, read_jsonl, reading
 
 
 class LabelledText(NamedTuple):

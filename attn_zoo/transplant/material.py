@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.analysis.text import default_text, read_text, stretches
+from attn_zoo.analysis.text import default_text, read_text, short_path, stretches
 from attn_zoo.transplant.classify import Labelled
 from attn_zoo.transplant.passages import Passages, cut, digest_of, join, read_in, shorten, without
 from attn_zoo.transplant.quality import read_pairs
@@ -70,7 +70,7 @@ def gather(
     facts: dict[str, Any] = {
         "train": train_names,
         "test": test_name,
-        "pairs": None if pairs is None else _short(pairs),
+        "pairs": None if pairs is None else short_path(pairs),
         "lines_left_out": sum(count for _, count in cleaned),
         "digest": digest_of(all_passages),
     }
@@ -82,13 +82,8 @@ def gather(
 def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str, list[str], str]:
     """Return the training texts, the test text, the names of the training texts, and the name of the test text."""
     if train:
-        names = [_short(path) for path in train]
-        return [read_text(path) for path in train], "\n\n".join(map(read_text, test)), names, ", ".join(map(_short, test))
+        names = [short_path(path) for path in train]
+        return [read_text(path) for path in train], "\n\n".join(map(read_text, test)), names, ", ".join(map(short_path, test))
     text, words = default_text()
     *learned, test_text = stretches(text, _PARTS)
     return ["".join(learned)], test_text, [f"{words}, first {_PARTS - 1} of {_PARTS} parts"], f"{words}, last of {_PARTS} parts"
-
-
-def _short(path: Path) -> str:
-    """Return the last two parts of a path, which identify data without showing where they are stored."""
-    return "/".join(path.resolve().parts[-2:])

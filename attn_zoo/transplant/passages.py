@@ -11,15 +11,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from attn_zoo.analysis.text import stretches
+from attn_zoo.analysis.text import CHARACTERS_PER_TOKEN, stretches
 
 TELLING = 20
 """A line of the test text with at least this number of characters is removed from the training texts. Shorter lines, such as
 headings, are kept."""
 SHORTEST = 8
 """Minimum number of tokens of a shortened passage, including special tokens."""
-_CHARACTERS_PER_TOKEN = 16
-"""Upper bound on characters per token in ordinary text. It limits the text that is given to the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +71,7 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
     rows: list[list[int]] = []
     for at, stretch in enumerate(stretches(text, places)):
         windows: list[list[int]] = []
-        for part in (stretch[: _CHARACTERS_PER_TOKEN * length * following], stretch):
+        for part in (stretch[: CHARACTERS_PER_TOKEN * length * following], stretch):
             found = tokenizer(part, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
             windows = [row for row in found if len(row) == length][:following]
             if len(windows) == following:

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
-from attn_zoo.data import cached, data_root, sha256
-from attn_zoo.data.digests import dataset_digests
+from attn_zoo.data import cached, data_root, dataset_digests, sha256
 
 from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, python_files, read_files, text_files
 from .arrays import ArrayExamples, token_examples

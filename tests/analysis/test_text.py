@@ -35,12 +35,13 @@ def test_files_of_every_kind(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"\xff\xfe\x00", "must be UTF-8 text"),
-        ("a.txt.xz", b"plain", "must be compressed in the format of its suffix"),
-        ("a.txt.gz", b"plain", "must be compressed in the format of its suffix"),
-        ("a.jsonl", b'{"text": "fine"}\n{"words": 1}\n', "line 2: every line must be a JSON object"),
-        ("a.jsonl", b"[1]\n", "line 1: every line must be"),
-        ("a.jsonl", b"text\n", "line 1: every line must be"),
+        ("a.txt", b"\xff\xfe\x00", r"a\.txt is not whole UTF-8 text"),
+        ("a.txt.xz", b"plain", r"a\.txt\.xz is not whole UTF-8 text, or is damaged"),
+        ("a.txt.gz", b"plain", r"a\.txt\.gz is not whole UTF-8 text, or is damaged"),
+        ("a.jsonl", b'{"text": "fine"}\n{"words": 1}\n', "line 2 must be an object with text; it lacks text"),
+        ("a.jsonl", b"[1]\n", "line 1 must be an object with text"),
+        ("a.jsonl", b"text\n", "line 1 must be JSON"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": 1}\n', "line 2: each text must be a string; got int"),
     ],
 )
 def test_files_that_are_not_what_they_seem(name, content, message, tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from attn_zoo.contract import DamagedDataError
-from attn_zoo.data.digests import folder_digest
+from attn_zoo.data import folder_digest
 from attn_zoo.data.hub import fetch_lines, fetch_rows
 from attn_zoo.data.labelled_text import LabelledText, read_labelled_jsonl, read_labelled_tsv, read_text_folder, require_count
 
