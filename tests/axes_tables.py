@@ -17,8 +17,7 @@ from attn_zoo.leaderboard import Row, Table
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
 from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import compared, score
-from attn_zoo.leaderboard.table import Comparison
-from attn_zoo.leaderboard.verdicts import Outcome
+from attn_zoo.leaderboard.table import Comparison, Outcome
 from attn_zoo.rows import RowName, read_rows
 from attn_zoo.terminal import table as printed
 

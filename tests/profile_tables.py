@@ -16,7 +16,7 @@ from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
 from attn_zoo.leaderboard.metrics import score, written
 from attn_zoo.leaderboard.statistics import CONFIDENCE
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Verdict
 from attn_zoo.records import RunRecord
 from attn_zoo.registry import attentions, card
 

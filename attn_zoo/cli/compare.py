@@ -17,8 +17,8 @@ from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
-from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.metrics import estimated, unit, verdict_sentence
+from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin

@@ -12,9 +12,8 @@ from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
-from attn_zoo.leaderboard.heat_text import colours_here
-from attn_zoo.leaderboard.separation import separates
-from attn_zoo.leaderboard.separation_text import render_separations
+from attn_zoo.leaderboard.overview import colours_here
+from attn_zoo.leaderboard.separation import render_separations, separates
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.terminal import WIDE
 

@@ -23,8 +23,8 @@ from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
-from attn_zoo.leaderboard.heat_text import colours_here
 from attn_zoo.leaderboard.heatmap import heat_map
+from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import exported_plugins
 from attn_zoo.records import RunRecord, Store, Tuning

@@ -14,7 +14,7 @@ from attn_zoo.cli.compare import place
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import render
 from attn_zoo.leaderboard.community import CODE, COMMUNITY, FILE, TEXT, Submission, folder_name, write_submission
-from attn_zoo.leaderboard.heat_text import colours_here
+from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.refusals import Refusal, beside, is_submitted, refusals
 from attn_zoo.records import RecordError, RunRecord, Store
 from attn_zoo.records.files import NAME

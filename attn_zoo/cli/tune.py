@@ -17,7 +17,7 @@ from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bra
 from attn_zoo.cli.seeds import MANY, seeds_wanted
 from attn_zoo.cli.words import Word, read_run_words
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.heat_text import colours_here
+from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.rows import RowName, read_rows, row_of, split

@@ -23,8 +23,7 @@ from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.metrics import COUNTED as COUNTED_METRICS
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
-from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Row, Table
-from attn_zoo.leaderboard.verdicts import Outcome, Verdict
+from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict
 from attn_zoo.records.shape import bounds
 
 BASELINE = "softmax"

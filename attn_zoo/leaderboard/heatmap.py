@@ -19,8 +19,7 @@ from attn_zoo.leaderboard.heat_costs import CostColumn
 from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit, verdict_sentence
 from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Row, Table, shown_rows
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows
 
 # Colour-blind readers can tell these colours from white and black.
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")

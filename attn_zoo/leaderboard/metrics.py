@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Comparison, Row, Table
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Comparison, Row, Table, Verdict
 from attn_zoo.records.shape import BOUNDS
 from attn_zoo.terminal import short
 

@@ -9,8 +9,7 @@ from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.columns import columns
 from attn_zoo.leaderboard.compare import METHOD
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
-from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Row, Table, Verdict
 
 COLUMNS_PAGE = "docs/reference/columns.md"
 """Page that explains every column and every statistic."""

@@ -1,18 +1,51 @@
-"""Overview of all scores in one table, with one row per mechanism and one column per task."""
+"""Overview of all scores as text, with one row per mechanism and one column per task.
+
+In the terminal it is the heat map, with shades if the terminal has colour; in other formats it is a table.
+"""
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.heat_costs import CostColumn, recorded_columns
-from attn_zoo.leaderboard.heatmap import heat_map, titles
+from attn_zoo.leaderboard.heatmap import (
+    DARK_FROM,
+    SHADES,
+    Cell,
+    Column,
+    HeatMap,
+    beside,
+    brief,
+    footnotes,
+    gap,
+    heat_map,
+    level,
+    mean,
+    metric,
+    titles,
+)
 from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.leaderboard.text import Grid, tabulated
+from attn_zoo.leaderboard.text import Grid, lines, tabulated
+from attn_zoo.terminal import COLUMNS, columns
+
+_NAME, _HEAD = 20, 10
+"""Greatest number of letters of a mechanism's name, and of a heading."""
+
+Strip = tuple[str, Sequence[Text]]
+"""Column of the heat map as text: the heading, one text per mechanism, and one for the chance level."""
 
 
 def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
@@ -24,8 +57,6 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
     """
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
-    from attn_zoo.leaderboard.heat_text import heat_map_text  # imported here: other formats do not need rich
-
     return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)
 
 
@@ -72,3 +103,107 @@ def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str,
         return rows[label].control, -mean, sum(places[label]) / len(places[label]), label
 
     return sorted(rows, key=key)
+
+
+def colours_here() -> str | None:
+    """Return the colour system of the standard output, such as ``truecolor``. Return None if the output is not a terminal, or if
+    the variable NO_COLOR disables colours."""
+    console = Console()
+    return None if console.no_color or not console.is_terminal else console.color_system
+
+
+def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
+    """Return the heat map as text that fits the terminal. Columns that do not fit side by side continue below.
+
+    Without ``colours``, ``*`` marks the best mechanism on a task, and ``<`` marks each mechanism that is no better than the best
+    control.
+
+    Args:
+        colours: colour system of rich: ``truecolor``, ``256``, ``standard``, ``windows``; None for plain text.
+    """
+    width = min(columns(), COLUMNS)
+    names = [Text(label(line.attention, _NAME - 4 * line.control) + " (c)" * line.control) for line in found.lines]
+    names.append(Text("chance"))
+    room = width - 1 - max(map(len, names))
+    heads = _heads(found, _HEAD)
+    strips = _strips(found, heads, True, bool(colours))
+    if sum(map(_width, strips)) > room:
+        heads = _heads(found, 6)
+        strips = _strips(found, heads, False, bool(colours))
+    blocks: list[list[Strip]] = [[]]
+    for strip in strips:
+        if blocks[-1] and sum(map(_width, [*blocks[-1], strip])) > room:
+            blocks.append([])
+        blocks[-1].append(strip)
+    system = cast(Literal["truecolor", "256", "standard", "windows"] | None, colours)
+    console = Console(file=io.StringIO(), force_terminal=bool(colours), color_system=system, width=width, highlight=False)
+    for block in blocks:
+        console.print(_table(found, names, block), end="\n\n")
+    drawn = "\n".join(line.rstrip() for line in cast(io.StringIO, console.file).getvalue().rstrip().split("\n"))
+    room = max(map(len, heads))
+    legend = [
+        f"{head:<{room}}  {column.title}, {metric(column.table)}; {column.table.data_title}"
+        for head, column in zip(heads, found.columns, strict=True)
+    ]
+    notes = footnotes(found, "Bold" if colours else "*") + ([] if colours else ["<: no better than the best control."])
+    return f"{drawn}\n\n{lines([*legend, *notes], 'terminal')}"
+
+
+def _table(found: HeatMap, names: Sequence[Text], block: Sequence[Strip]) -> RichTable:
+    table = RichTable(box=None, padding=(0, 0, 0, 1), pad_edge=False, header_style="")
+    table.add_column("", no_wrap=True)
+    for head, _ in block:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    groups = [line.group for line in found.lines] + ["chance"]
+    for at, name in enumerate(names):
+        last = at + 2 < len(groups) and groups[at] != groups[at + 1]
+        table.add_row(name, *(cells[at] for _, cells in block), end_section=last)
+        if last:
+            table.add_row()
+    return table
+
+
+def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -> list[Strip]:
+    """Return the columns of tasks, of the average if there is one, and of costs."""
+    shades = SHADES if _light_background() else SHADES[::-1]
+
+    def score(cell: Cell, column: Column) -> Text:
+        mark = "" if coloured else "*" if cell.leads else "<" if cell.shade == 0 else " "
+        said = gap(cell) or mean(cell, column.table) + mark + (f" {beside(cell, column.table):<5}" if small else "")
+        deep = level(cell.shade)
+        if not coloured or not deep:
+            return Text(said, ("bold " * cell.leads + "italic dim" * (not cell.trained)) if coloured else "")
+        fill = shades[deep - 1]
+        ink = "#ffffff" if SHADES.index(fill) >= DARK_FROM else "#000000"
+        return Text(said, f"{'bold ' if cell.leads else ''}{ink} on {fill}")
+
+    end = ("" if coloured else " ") + " " * 6 * small
+    made: list[Strip] = []
+    for at, (column, head) in enumerate(zip(found.columns, heads, strict=True)):
+        chance = "-" if column.table.chance is None else brief(column.table.chance, column.table)
+        made.append((head, [*(score(line.cells[at], column) for line in found.lines), Text(chance + end)]))
+    if found.means.reason is None:
+        share = next(column.table for column in found.columns if is_share(column.table))
+        own = [None if line.average is None else line.average.mean for line in found.lines]
+        made.append(("mean", [Text("-" if value is None else brief(value, share)) for value in (*own, found.means.chance)]))
+    for at, cost in enumerate(found.costs):
+        made.append((cost.cost, [*(Text(line.costs[at] or "-") for line in found.lines), Text()]))
+    return made
+
+
+def _width(strip: Strip) -> int:
+    head, cells = strip
+    return 1 + max(len(head), *map(len, cells))
+
+
+def _heads(found: HeatMap, letters: int) -> list[str]:
+    """Return headings with the first letters of each task's name. If several are equal, a number replaces the last letter."""
+    heads = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
+    return [
+        head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)
+    ]
+
+
+def _light_background() -> bool:
+    """Return True if the terminal says in COLORFGBG, which rxvt and others set, that its background is light."""
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

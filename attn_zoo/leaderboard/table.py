@@ -1,10 +1,11 @@
-"""Types of a leaderboard table: the table, its rows, and the parts of a row."""
+"""Types of a leaderboard table: the table, its rows, the parts of a row, and the words for verdicts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,6 @@ import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.statistics import Estimate, Run, Soon, Successes
-from attn_zoo.leaderboard.verdicts import Outcome, Verdict
 from attn_zoo.records import Tuning
 
 COSTS: Mapping[str, str] = {
@@ -34,6 +34,26 @@ def runs_of(runs: pl.DataFrame) -> list[Run]:
 
 
 _parsed = cache(json.loads)
+
+
+class Verdict(StrEnum):
+    """Verdict on the row of a mechanism on a task. ``compare.METHOD`` states the rules."""
+
+    BEST = "best"
+    TIED = "not distinguishable from the best"
+    WORSE = "worse"
+    NO_BETTER = "no better than the best control"
+    NOT_TRAINED = "not trained"
+    NOT_APPLICABLE = "not applicable"
+    NOT_RUN = "not run"
+
+
+class Outcome(StrEnum):
+    """Outcome of the comparison of one row with another."""
+
+    BETTER = "better"
+    TIED = "not distinguishable"
+    WORSE = "worse"
 
 
 @dataclass(frozen=True, slots=True)

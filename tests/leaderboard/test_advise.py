@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.sentences import finding, told
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Verdict
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
 from attn_zoo.terminal import COLUMNS

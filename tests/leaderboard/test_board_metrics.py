@@ -12,8 +12,7 @@ from attn_zoo.leaderboard import rank, render
 from attn_zoo.leaderboard.advise.table import use_cases, use_table
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.difference import difference
-from attn_zoo.leaderboard.difference_text import render_difference
+from attn_zoo.leaderboard.difference import difference, render_difference
 from attn_zoo.leaderboard.heatmap import beside, heat_map, mean, metric
 from attn_zoo.leaderboard.metrics import grain, style, written
 from attn_zoo.leaderboard.table import Table

@@ -20,8 +20,8 @@ from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
-from attn_zoo.leaderboard.heat_text import heat_map_text
 from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, beside, gap, heat_map
+from attn_zoo.leaderboard.overview import heat_map_text
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Store, Tuning
 from attn_zoo.terminal import COLUMNS
 

@@ -7,7 +7,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.verdicts import Verdict
+from attn_zoo.leaderboard.table import Verdict
 
 TABLES = 300
 MOST = 0.05 + 2.6 * (0.05 * 0.95 / TABLES) ** 0.5

@@ -10,8 +10,7 @@ from attn_zoo.leaderboard.compare import BASELINE, difference, is_above_control,
 from attn_zoo.leaderboard.heatmap import distinct, numbered, unshaded
 from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Row, Table, shown_rows
-from attn_zoo.leaderboard.verdicts import Outcome
+from attn_zoo.leaderboard.table import Outcome, Row, Table, shown_rows
 
 ACCEPT = 5.0
 """How far a mechanism may score below softmax and still match it: in points for percentage metrics, else in per cent of

@@ -9,9 +9,8 @@ from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.advise.needs import QUALIFIES
 from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, Cell, HeatMap, gap, heat_map, numbered
-from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.table import Table, Verdict
 from attn_zoo.leaderboard.text import Grid, tabulated
-from attn_zoo.leaderboard.verdicts import Verdict
 
 SIGNS: dict[Verdict, str] = {
     Verdict.BEST: "★",
