@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from scipy import stats
 
-from attn_zoo.bench.compare import METHOD, ROUNDS, Comparison, compare, fewest_rounds
+from attn_zoo.bench.compare import ROUNDS, Comparison, compare, fewest_rounds
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import Probe
-from attn_zoo.bench.protocol import ORDERS, TimingProtocol
-from attn_zoo.bench.tables import joined, machine
+from attn_zoo.bench.protocol import TimingProtocol
+from attn_zoo.bench.tables import joined, notes
 from attn_zoo.bench.timed import subjects_of
 from attn_zoo.bench.timing import quartiles
 from attn_zoo.cli.measure import run_experiment
@@ -44,7 +44,7 @@ def aa_report(found: Measurement, format: str = "github") -> str:
     """Return the report of the A/A test as text: how often each comparison of two timings had the right verdict."""
     head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
     rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
-    return joined(found, table(head, rows, format, left=(0, 1)), _method(found))
+    return joined(found, table(head, rows, format, left=(0, 1)), _notes(found))
 
 
 def all_right(found: Measurement) -> bool:
@@ -81,20 +81,16 @@ def _row(found: Measurement, name: str) -> list[str]:
     return [words, verdict, f"{count} of {total}", share, middle, f"{between[0]:.3f} to {between[1]:.3f}"]
 
 
-def _method(found: Measurement) -> str:
+def _notes(found: Measurement) -> str:
     grid, protocol = found.grid, found.protocol
     assert protocol is not None
     steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]
-    took = f" The median step of A took {1e3 * statistics.median(steps):.2f} ms." if steps else ""
-    return (
-        f"A step is {PASSES} forward passes through one layer of {grid['layer']} in fp32, with length {grid['length']}, width "
-        f"{grid['dim']} and {grid['heads']} heads.{took} Each of {grid['repeats']} repeats has {protocol.rounds} rounds. A round "
-        f"visits A and both Bs, each in its own process, {ORDERS[protocol.order]}. A visit has {protocol.warmup} untimed and "
-        f"{protocol.most_repeats} timed steps, of which the fastest counts. Processes are started anew every "
-        f"{grid['fresh_every']} repeats. B / A is the {METHOD}. If its whole 95 % interval lies beyond "
-        f"{100 * grid['smallest_difference']:g} %, there is a difference; otherwise there is a tie. The share of repeats has its "
-        f"exact binomial interval. Measured on {machine(found)}."
+    took = f", median {1e3 * statistics.median(steps):.2f} ms" if steps else ""
+    what = (
+        f"A: {PASSES} forward passes through a layer of {grid['layer']}: length {grid['length']}, width {grid['dim']}, "
+        f"{grid['heads']} heads, fp32{took}"
     )
+    return notes(found, what, "aa_test", rounds=f"{grid['repeats']} repeats of {protocol.rounds} rounds")
 
 
 STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 1}

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe
-from attn_zoo.bench.tables import failures, joined
+from attn_zoo.bench.tables import explained, failures, joined
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.count.levels import with_gradients
 from attn_zoo.count.rigs import Sizes, Subject, build_mechanism, random_heads
@@ -73,12 +73,12 @@ class Launches(Grid):
             for label, kind in dict.fromkeys((cell.label, cell.kind) for cell in found.cells)
         ]
         head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
-        told = (
-            "The table has the number of operators other than views, forward / backward. It is for `eager` in training, with 8 "
-            "heads of width 64, default options and no padding."
-        )
         kinds = {"": "bidirectional", "yes": "causal"}
-        return joined(found, table(head, rows, format, left=range(len(head))), failures(found.cells.values(), kinds), told)
+        what = (
+            f"Operators, forward / backward, of `eager` in training: {SIZES.heads} heads of width 64, default options, no padding"
+        )
+        last = f"- {what}. {explained('launches')}"
+        return joined(found, table(head, rows, format, left=range(len(head))), failures(found.cells.values(), kinds), last)
 
 
 def _both(found: Figures) -> str:

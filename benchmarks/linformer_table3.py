@@ -14,14 +14,14 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe, largest_batch
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import conditions, failures, joined, reason, spread
+from attn_zoo.bench.tables import failures, joined, notes, reason, spread
 from attn_zoo.bench.timed import KINDS, Timed, softmax_layers
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.bench.workers import WorkerError
@@ -62,7 +62,7 @@ def table3_report(found: Measurement, format: str = "github", *, tables: Sequenc
         tables: which tables to print, keys of ``TABLES``.
     """
     printed = [_table(found, format, *TABLES[name]) for name in tables]
-    return joined(found, *printed, failures(found.cells.values(), KINDS), _method(found))
+    return joined(found, *printed, _notes(found))
 
 
 def _table(found: Measurement, format: str, quantity: str, kind: str, title: str) -> str:
@@ -136,41 +136,14 @@ def _name(found: Figures) -> str:
     return f"SDPA ({subject.backend})" if subject.backend else "SDPA"
 
 
-def reduced(grid: Mapping[str, Any]) -> list[str]:
-    """Return phrases that say in which lengths and width a grid is smaller than the paper's."""
-    said = []
-    for name, words, most in (("lengths", "lengths", max(LENGTHS)), ("projected_lengths", "k", max(PROJECTED_LENGTHS))):
-        said += [f"{words} up to {max(grid[name])} of {most}"] if max(grid[name]) < most else []
-    if grid["dim"] < PAPER_WIDTH:
-        said.append(f"width {grid['dim']} of {PAPER_WIDTH}, {grid['heads']} heads of {PAPER_HEADS}")
-    return said
-
-
-def _method(found: Measurement) -> str:
+def _notes(found: Measurement) -> str:
     grid = found.grid
     used = sorted({cell.subject.implementation for cell in found.cells if cell.role == "linformer" and cell.subject})
-    less, budget = reduced(grid), f"{grid['memory_gib']:g} GiB"
-    found_by = (
-        "It was found by doubling and bisection within this much of PyTorch's CUDA memory."
-        if grid["device"] == "cuda"
-        else "It is derived from a straight line through the allocator's peaks at the timed batch and at twice this batch, with "
-        "parameters and tokens."
+    what = (
+        f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, {grid['precision']}; Linformer with "
+        f"{grid['sharing']} sharing ({', '.join(used)}); memory of {grid['memory_gib']:g} GiB"
     )
-    said = [
-        f"One attention layer with its projections was measured in {grid['precision']}, with width {grid['dim']} and "
-        f"{grid['heads']} heads. Linformer has {grid['sharing']} sharing ({', '.join(used)}). The paper's figures are for "
-        "inference with its whole model, against materialised softmax on a 16 GB V100 (arXiv:2006.04768, Table 3).",
-        f"Sizes are smaller than the paper's: {'; '.join(less)}." if less else "",
-        f"Times are for a batch of max(1, {grid['tokens']} // n) sequences, halved if it runs out of memory, and are compared per "
-        f"sequence. Each layer and length has its own process. A figure is the median of the quotients of {grid['rounds']} "
-        "interleaved rounds ± half their interquartile range. It is unstable if this range exceeds a fifth of the median. The "
-        "backward pass starts at the output's gradient. SDPA is the best of its back ends in each row.",
-        f"The largest batch fits into {budget}. {found_by} Materialised softmax is not tried if its n × n matrices alone exceed "
-        "this memory: 2 per head in the forward pass, 3 with the backward pass. The table then has OOM. > B means that Linformer "
-        "fits B sequences and the baseline fits none.",
-        conditions(found),
-    ]
-    return " ".join(sentence for sentence in said if sentence)
+    return notes(found, what, "linformer_table3", before=failures(found.cells.values(), KINDS))
 
 
 @dataclass

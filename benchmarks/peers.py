@@ -17,7 +17,7 @@ from attn_zoo.bench.bench import Bench, MatrixProducts
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import conditions, failures, joined, spread
+from attn_zoo.bench.tables import failures, joined, notes, spread
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
@@ -73,35 +73,28 @@ def _left_out(found: Measurement) -> list[str]:
     return [*(f"- Left out: {reason} (extra: peers)." for reason in found.facts["missing"]), *long]
 
 
-def _differences(found: Measurement) -> list[str]:
-    """A line for each comparison: its row, its peers with their versions, and their differences."""
-    lines, versions = [], found.facts["peer"]
-    for name, row in compared_rows(found.grid["mechanisms"]).items():
-        against = [
-            f"{side} ({peer.what} of {peer.package} {versions[peer.package]}): {peer.differs}"
-            for side, peer in COMPARISONS[name].peers.items()
-            if peer.package in versions
-        ]
-        causal = " (causal)" if COMPARISONS[name].causal else ""
-        lines += [f"- {name}: {row}{causal}; {'; '.join(against)}."] if against else []
-    return lines
+def _differences(found: Measurement, format: str) -> str:
+    """A table of the peers of each comparison, with their versions and differences."""
+    versions = found.facts["peer"]
+    rows = [
+        [name, f"{row}{' (causal)' if COMPARISONS[name].causal else ''}", f"{peer.what} of {peer.package} {versions[peer.package]}"]
+        + [peer.differs]
+        for name, row in compared_rows(found.grid["mechanisms"]).items()
+        for peer in COMPARISONS[name].peers.values()
+        if peer.package in versions
+    ]
+    return "**Layers compared**\n\n" + table(["mechanism", "ours", "theirs", "difference of theirs"], rows, format, left=range(4))
 
 
-def _method(found: Measurement, rates: dict[int, float]) -> str:
+def _notes(found: Measurement, rates: dict[int, float]) -> str:
     grid, known = found.grid, [rate / 1e9 for rate in rates.values()]
     between = f"{min(known):.0f} to {max(known):.0f}" if known else "no"
-    return (
-        "Whole layers are compared, with their projections; all projections of our layers have biases. Layers have width "
-        f"{grid['dim']} and {grid['heads']} heads. A step has {grid['tokens']} tokens, but at least one sequence (entmax: always "
-        f"one), in {grid['precision']} without dropout. Forward is evaluation in inference mode. Forward + backward includes all "
-        "gradients, also those of the tokens. Figures are the median ± half the interquartile range of "
-        f"{grid['rounds']} rounds (3 if a step takes over 3 s). Each side has its own process. Ours / theirs is computed from the "
-        "quotients within a round. A figure is unstable if the range exceeds a fifth of the median. The floor is the time of our "
-        f"layer's matrix products at the speed of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in the "
-        f"same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds; it is causal if the "
-        "mechanism is. Memory is the peak that PyTorch allocated during a step, above what was allocated before it. "
-        f"{conditions(found)}"
+    what = (
+        f"Layers with their projections: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens a step, "
+        f"{grid['precision']}; matrix products: {between} GFLOP/s"
     )
+    before = [failures(found.cells.values(), KINDS), *_left_out(found)]
+    return notes(found, what, "peers", before="\n".join(line for line in before if line))
 
 
 @dataclass
@@ -219,9 +212,7 @@ class Peers(Timed):
                 full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
                 figures = _row(ours, theirs, full, rates.get(length), found.protocol)
                 rows.append([name, side, str(length), KINDS[kind], *figures])
-        notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
-        shown = table(HEAD, rows, format, left=(0, 1, 3))
-        return joined(found, shown, "\n".join(note for note in notes if note), _method(found, rates))
+        return joined(found, table(HEAD, rows, format, left=(0, 1, 3)), _notes(found, rates), _differences(found, format))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from attn_zoo.bench.bench import Bench
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Probe, step_arguments
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import failures, joined, machine, reason
+from attn_zoo.bench.tables import failures, joined, notes, reason
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
@@ -111,13 +111,12 @@ class ZooTimes(Timed):
             taken = next((own.cell.subject.implementation for own, _ in pairs if own and own.cell.subject), "-")
             rows.append([name, taken, *(_times(*pair) for pair in pairs)])
         grid = found.grid
-        said = (
-            "Seconds of a training step over those of fused softmax in the same rounds (median); width "
-            f"{grid['dim']}, {grid['heads']} heads, {grid['precision']}, batches of max(1, {grid['tokens']} // n). "
-            f"Measured on {machine(found)}."
+        what = (
+            f"Seconds of a training step divided by those of fused softmax: width {grid['dim']}, {grid['heads']} heads, "
+            f"{grid['precision']}, batches of max(1, {grid['tokens']} // n)"
         )
         times = table(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, format, left=range(2))
-        return joined(found, times, failures(found.cells.values(), KINDS), said)
+        return joined(found, times, notes(found, what, "zoo_times", before=failures(found.cells.values(), KINDS)))
 
 
 def _times(own: Figures | None, softmax: Figures | None) -> str:

@@ -53,7 +53,6 @@ from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
-from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
@@ -114,6 +113,8 @@ PAGES = {
     ROOT / "docs" / "how-to" / "choose.md": ("uses", "matrix", "trust"),
 }
 """Files with generated tables, and the names of the tables of each."""
+NAMED_PAGE = re.compile(r"\b([Cc]olumns(?: and \w+)?|Method): (docs/[\w/.#-]+\w)")
+"""Reference to a page in a generated note: its words and its path."""
 CURVES = ROOT / "results" / "curves.svg"
 """Picture of scores of ``experiment=curves`` against costs of a layer; exists if its runs are recorded."""
 CAPACITY, LENGTHS = ROOT / "results" / "capacity.svg", ROOT / "results" / "length.svg"
@@ -197,10 +198,14 @@ def renewed(page: Path, text: str) -> str:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
         if place is None:
             raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
-        link = Path(os.path.relpath(ROOT / COLUMNS_PAGE, page.parent)).as_posix()
-        table = re.sub(rf"([Cc]olumns and statistics): {COLUMNS_PAGE}", rf"[\1]({link})", made[name].strip())
+        table = linked(made[name].strip(), page.parent)
         text = text[: place.start(1)] + (f"\n{table}\n\n" if table else "") + text[place.end(1) :]
     return text
+
+
+def linked(text: str, folder: Path) -> str:
+    """Text with links in place of pages that notes name by their paths; it stands on a page in ``folder``."""
+    return NAMED_PAGE.sub(lambda found: f"[{found[1]}]({Path(os.path.relpath(ROOT / found[2], folder)).as_posix()})", text)
 
 
 def pictures() -> dict[Path, str]:

@@ -1,4 +1,4 @@
-"""Rules of all timings, which are stored with every measurement and printed below every table."""
+"""Rules of all timings, which are stored with every measurement."""
 
 from __future__ import annotations
 
@@ -139,22 +139,3 @@ class TimingProtocol:
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
-
-    def describe(self) -> str:
-        """Return a sentence that describes the protocol, to be printed below a table."""
-        clock, synchronisation = CLOCKS[self.device]
-        said = [
-            f"a figure is the median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
-            + (f" (seed {self.seed})" if self.order == "shuffled" else ""),
-            f"It is unstable if the interquartile range is above {100 * self.unstable:g} % of the median",
-            f"Each round has {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, and then as many steps as cover "
-            f"{self.seconds:g} s (1 to {self.most_repeats:,})",
-            f"The clock is {clock}; synchronisation: {synchronisation.replace(':', ', because')}",
-            f"Steps use copies of the inputs in turn: enough to exceed {self.rotate_bytes / 2**20:.0f} MiB together, but at most "
-            f"{MOST_COPIES:,}"
-            if self.rotate_bytes
-            else "All steps use one copy of the inputs, and caches are as the step before left them",
-        ]
-        said += [] if self.threads is None else [f"PyTorch used {self.threads} CPU thread{'s' if self.threads > 1 else ''}"]
-        said += [] if self.allocator == "default" else [f"The allocator is {self.allocator}"]
-        return f"Timing protocol {self.digest()}: {'. '.join(said)}."

@@ -9,6 +9,9 @@ from attn_zoo.bench.measurement import NO_TIME, Figures, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.timing import quartiles, unstable
 
+MEASUREMENTS_PAGE = "docs/reference/measurements.md"
+"""Page that explains the tables of measurements and analyses."""
+
 QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
     "peak_bytes": "memory",
@@ -82,13 +85,28 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 def machine(found: Measurement) -> str:
     """Return the machine of a measurement as text: the GPU, or the CPU with its number of threads, and the version of PyTorch."""
     there = found.environment
-    where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
+    where = there["gpu"] or f"{there['cpu']}, {there['threads']} thread{'s' * (there['threads'] != 1)}"
     return f"{where}, torch {there['torch']}"
 
 
-def conditions(found: Measurement) -> str:
-    """Return the timing protocol and the machine as text, to be printed below a table."""
-    return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
+def notes(found: Measurement, what: str, section: str, *, before: str = "", rounds: str = "") -> str:
+    """Return the notes at the end of a report: ``before``, what was measured, and the machine, with the page that explains the
+    columns.
+
+    Args:
+        what: description of what was measured, without a full stop.
+        section: anchor of the report's section on ``MEASUREMENTS_PAGE``.
+        before: notes that stand first, one on a line, such as failures.
+        rounds: number of rounds as text; empty for that of the timing protocol.
+    """
+    rounds = rounds or (f"{found.protocol.rounds} rounds" if found.protocol else "")
+    where = ", ".join(part for part in (machine(found), rounds) if part)
+    return "\n".join(line for line in (before, f"- {what}.", f"- {where}. {explained(section)}") if line)
+
+
+def explained(section: str) -> str:
+    """Return a sentence that names the page and section on which the columns of a report and its method are explained."""
+    return f"Columns and method: {MEASUREMENTS_PAGE}#{section}."
 
 
 def decimal(count: float) -> str:

@@ -101,7 +101,7 @@ class Timed(Grid):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.protocol.describe()  # making the protocol checks its values
+        self.protocol.digest()  # making the protocol checks its values
         for subject in {cell.label: cell.subject for group in self.groups() for cell in group}.values():
             if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
                 known = ", ".join(card(subject.attention).implementations)

@@ -12,7 +12,7 @@ from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, resolution
 from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
+from attn_zoo.published import Difference, Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
 RULE = (
     "confirmed or refuted if the 95 % interval of the difference (Welch's) lies wholly on one side of 0 and both rows have "
@@ -28,7 +28,7 @@ class LiteratureRow:
     ours: Estimate | None
     figures: Mapping[str, tuple[Figure, ...]]
     """Published scores by title of the source. A source that varies an option has several."""
-    difference: Mapping[str, tuple[str, ...]]
+    difference: Mapping[str, tuple[Difference, ...]]
     """For each source (by title), the settings in which it differs from this row but not from every row."""
 
     @property
@@ -61,10 +61,10 @@ class Literature:
     sources: tuple[Source, ...]
     rows: tuple[LiteratureRow, ...]
     """Rows with a published score."""
-    difference: Mapping[str, tuple[str, ...]]
+    difference: Mapping[str, tuple[Difference, ...]]
     """Settings in which each source differs from all rows, by title of the source."""
     flaws: Mapping[str, tuple[str, ...]]
-    """Known flaws of the published scores on this task, by title of the source."""
+    """Known flaws of the published scores on this task, by title of the source; first those of this task alone."""
     verdicts: tuple[Verdict, ...]
 
 
@@ -88,8 +88,8 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
             ours=row.test,
             figures=_by_source(found),
             difference={
-                title: tuple(sentence for sentence in sentences if sentence not in common[title])
-                for title, sentences in told[row.label].items()
+                title: tuple(each for each in differences if each not in common[title])
+                for title, differences in told[row.label].items()
             },
         )
         for row, found in known
@@ -151,18 +151,17 @@ def _verdict(ordering: Ordering, row: Row, against: Row, table: Table) -> Verdic
     return Verdict(ordering, row.label, against.label, gain, word)
 
 
-def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:
-    """Return the differences between the row's setting and that of each source, one sentence per difference, by title of the
-    source."""
+def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[Difference, ...]]:
+    """Return the differences between the row's settings and those of each source, by title of the source."""
     ours = facts(table, row)
     return {
-        title: tuple(dict.fromkeys(sentence for figure in of_source for sentence in protocol_difference(figure, ours)))
+        title: tuple(dict.fromkeys(each for figure in of_source for each in protocol_difference(figure, ours)))
         for title, of_source in _by_source(found).items()
     }
 
 
-def _common(told: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(sentence for sentence in told[0] if all(sentence in other for other in told))
+def _common(told: Sequence[tuple[Difference, ...]]) -> tuple[Difference, ...]:
+    return tuple(each for each in told[0] if all(each in other for other in told))
 
 
 def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:

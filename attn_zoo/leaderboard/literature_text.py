@@ -11,7 +11,7 @@ from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Ver
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
-from attn_zoo.published import SCORE, Anchor, Figure, anchor, anchors, figures
+from attn_zoo.published import SCORE, Anchor, Figure, anchor, anchors, figures, phrases
 
 _TABLES = ("terminal", "github", "latex")
 _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_95", "seeds", "where", "differs", "notes")
@@ -20,7 +20,8 @@ _COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
     """Return recorded scores beside the published scores of each source, as text.
 
-    Notes below each table state how far the sources differ among themselves, and how their settings differ from ours.
+    For each task, a second table shows the settings in which the sources differ from ours. A last table has the sources with their
+    known flaws.
 
     Args:
         format: ``terminal``, ``github`` or ``latex`` for tables; ``csv`` or ``json`` for one entry per published or recorded score.
@@ -41,7 +42,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     if not found:
         there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
         return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."
-    return "\n\n".join(_one(compared, format) for compared in found)
+    return "\n\n".join([*(part for compared in found for part in _of_task(compared, format)), _sources(found, format)])
 
 
 def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
@@ -49,7 +50,7 @@ def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
-            told = (*compared.difference[source.title], *row.difference[source.title])
+            told = phrases((*compared.difference[source.title], *row.difference[source.title]))
             lines.append(f"{source.title}: {printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
     return lines
 
@@ -104,7 +105,8 @@ def verdict_line(verdict: Verdict, metric: str) -> str:
     )
 
 
-def _one(compared: Literature, format: str) -> str:
+def _of_task(compared: Literature, format: str) -> Iterator[str]:
+    """Yield the scores of one task, the settings that differ, and the published orderings of mechanisms."""
     metric = compared.task["metric"]
     titles = [source.title for source in compared.sources]
     head = ["attention", f"ours, {metric} (%)", *(f"{s.title} {s.year}" for s in compared.sources), "spread of sources"]
@@ -117,28 +119,42 @@ def _one(compared: Literature, format: str) -> str:
         ]
         for row in compared.rows
     ]
-    title = f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)"
-    between = "\n" if format == "latex" else "\n\n"
-    return tabulated(Grid(title, head, body), format) + between + lines(list(_notes(compared)), format)
-
-
-def _notes(compared: Literature) -> Iterator[str]:
-    for source in compared.sources:
-        seeds = "number of seeds not stated" if source.seeds is None else _seeds(source.seeds)
-        yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
-        if told := compared.difference[source.title]:
-            yield f"{source.title} differs: {'; '.join(told)}"
-        for row in compared.rows:
-            if special := row.difference.get(source.title):
-                yield f"{source.title}, {row.label}: {'; '.join(special)}"
-        if flaws := compared.flaws[source.title]:
-            yield f"{source.title}, known flaws: {'; '.join(flaws)}"
-        for note in dict.fromkeys(n for row in compared.rows for f in row.figures.get(source.title, ()) for n in f.notes):
-            yield f"{source.title}: {note}"
-    for verdict in compared.verdicts:
-        yield verdict_line(verdict, compared.task["metric"])
+    yield tabulated(Grid(f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)", head, body), format)
+    if settings := _settings(compared):
+        yield tabulated(Grid(f"{compared.task['title']}: settings", ["setting", "ours", *titles], settings), format)
     if compared.verdicts:
-        yield f"Orderings are {RULE}."
+        told = [verdict_line(verdict, metric) for verdict in compared.verdicts]
+        yield lines([*told, f"Orderings are {RULE}."], format)
+
+
+def _settings(compared: Literature) -> list[list[str]]:
+    """Return a line for each setting in which a source differs from all rows or from one: the setting, ours, and those of the
+    sources."""
+    every = [("", compared.difference), *((row.label, row.difference) for row in compared.rows)]
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for label, by_source in every:
+        for title, differences in by_source.items():
+            for each in differences:
+                name = f"{each.setting} of {label}" if label and len(compared.rows) > 1 else each.setting
+                cells.setdefault((name, each.here), {})[title] = "not given" if each.there is None else each.there
+    return [[*setting, *(found.get(source.title, "same") for source in compared.sources)] for setting, found in cells.items()]
+
+
+def _sources(found: Sequence[Literature], format: str) -> str:
+    """Return a table of the sources of all tasks, with their known flaws and notes."""
+    body = []
+    for source in dict.fromkeys(source for compared in found for source in compared.sources):
+        flaws: dict[str, list[str]] = {}
+        for compared in found:
+            own = [flaw for flaw in compared.flaws.get(source.title, ()) if flaw not in source.flaws]
+            notes = [n for row in compared.rows for f in row.figures.get(source.title, ()) for n in f.notes]
+            for flaw in (*own, *notes):
+                flaws.setdefault(flaw, []).append(compared.task["title"])
+        every = len([compared for compared in found if source in compared.sources])
+        told = [flaw if len(set(tasks)) == every else f"{', '.join(dict.fromkeys(tasks))}: {flaw}" for flaw, tasks in flaws.items()]
+        seeds = "not stated" if source.seeds is None else str(source.seeds)
+        body.append([source.title, source.cite, source.hardware, seeds, "; ".join([*source.flaws, *told])])
+    return tabulated(Grid("Sources", ["source", "publication", "hardware", "seeds", "known flaws and notes"], body), format)
 
 
 def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
@@ -151,7 +167,7 @@ def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
             score = {"printed": f"{in_points(row.ours.mean, metric):.2f}", "unit": "%", "half_width_95": width}
             yield known | score | {"who": "ours", "model": row.label, "seeds": row.ours.count}
         for title, found in row.figures.items():
-            told = {"differs": "; ".join((*compared.difference[title], *row.difference[title]))}
+            told = {"differs": "; ".join(phrases((*compared.difference[title], *row.difference[title])))}
             for figure in found:
                 notes = "; ".join((*figure.notes, *compared.flaws[title]))
                 cited = {"who": figure.source.cite, "model": figure.model, "printed": figure.printed, "unit": figure.unit}

@@ -1,7 +1,7 @@
 """Published results: numbers as printed, their experimental settings, and how these settings differ from those of our records."""
 
 from attn_zoo.published.anchors import Anchor, anchor, anchors
-from attn_zoo.published.difference import Facts, protocol_difference
+from attn_zoo.published.difference import Difference, Facts, phrases, protocol_difference
 from attn_zoo.published.figures import SCORE, Average, Figure, Protocol, Source, averages, figures, published_for, sources
 from attn_zoo.published.orderings import Ordering, orderings
 
@@ -9,6 +9,7 @@ __all__ = [
     "SCORE",
     "Anchor",
     "Average",
+    "Difference",
     "Facts",
     "Figure",
     "Ordering",
@@ -19,6 +20,7 @@ __all__ = [
     "averages",
     "figures",
     "orderings",
+    "phrases",
     "protocol_difference",
     "published_for",
     "sources",

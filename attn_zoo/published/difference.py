@@ -1,8 +1,8 @@
-"""Differences between the experimental settings of published and recorded results, each as one phrase."""
+"""Differences between the experimental settings of published and recorded results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ _COMPARED = {
     "dropout": "dropout",
     "chosen_on": "weights chosen on",
 }
-"""Compared fields of ``Protocol`` and ``Facts``, in the order of the phrases, with their printed names."""
+"""Compared fields of ``Protocol`` and ``Facts``, in the order of the differences, with their printed names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +38,38 @@ class Facts(Protocol):
     """All options of the mechanism, defaults included."""
 
 
-def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
-    """Return phrases that say how the settings of a published score differ from ours, such as ``length 2,000 there, 256 here``.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Setting in which a published experiment differs from ours."""
 
-    The last phrase lists the settings that the source does not state.
-    """
-    differences = [f"{figure.metric} there, {facts.metric} here"] if figure.metric != facts.metric else []
-    unknown = []
-    for name, printed_name in _COMPARED.items():
-        there, here = getattr(figure.protocol, name), getattr(facts, name)
-        if here is None:
-            continue
-        if there is None:
-            unknown.append(printed_name)
-        elif there != here:
-            differences.append(f"{printed_name} {_formatted(there)} there, {_formatted(here)} here")
-    for option, there in figure.options.items():
-        if option in facts.options and facts.options[option] != there:
-            differences.append(f"{option} {_formatted(there)} there, {_formatted(facts.options[option])} here")
-    if figure.source.seeds is None:
-        unknown.append("seeds")
-    elif figure.source.seeds != facts.seeds:
-        differences.append(f"seeds {figure.source.seeds} there, {facts.seeds} here")
+    setting: str
+    there: str | None
+    """Published value; None if the source does not state it."""
+    here: str
+
+
+def protocol_difference(figure: Figure, facts: Facts) -> tuple[Difference, ...]:
+    """Return the settings in which a published score differs from ours, and after them those that the source does not state."""
+    known: list[tuple[str, Any, Any]] = [("metric", figure.metric, facts.metric)]
+    known += [(title, getattr(figure.protocol, name), getattr(facts, name)) for name, title in _COMPARED.items()]
+    known += [(option, there, facts.options.get(option)) for option, there in figure.options.items()]
+    known.append(("seeds", figure.source.seeds, facts.seeds))
     if set(facts.options) - {"dropout"} and not figure.options:
-        differences.append("the attention's options are not given there")
-    return (*differences, *([f"not given there: {', '.join(unknown)}"] if unknown else []))
+        known.append(("options of the attention", None, "known"))
+    found = [
+        Difference(setting, None if there is None else _formatted(there), _formatted(here))
+        for setting, there, here in known
+        if here is not None and there != here
+    ]
+    return tuple(sorted(found, key=lambda difference: difference.there is None))
+
+
+def phrases(differences: Sequence[Difference]) -> tuple[str, ...]:
+    """Return differences as phrases, such as ``length 2,000 there, 256 here``. The last phrase lists the settings that the source
+    does not state."""
+    told = [f"{each.setting} {each.there} there, {each.here} here" for each in differences if each.there is not None]
+    unknown = [each.setting for each in differences if each.there is None]
+    return (*told, *([f"not given there: {', '.join(unknown)}"] if unknown else []))
 
 
 def _formatted(value: Any) -> str:

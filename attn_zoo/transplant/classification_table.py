@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attn_zoo.bench.compare import METHOD, compare
+from attn_zoo.bench.compare import compare
+from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.transplant.setting import Setting
-from attn_zoo.transplant.table import Row, rows_of, seed_notes, shown, with_notes
+from attn_zoo.transplant.table import EXPLAINED, Row, rows_of, shown, with_notes
 
 
 def classification_table(found: Mapping[str, Any], format: str = "terminal") -> str:
@@ -62,18 +63,16 @@ def _speed(row: Row) -> str:
 
 def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     s, environment = asdict(Setting()) | found["setting"], found["environment"]  # records leave out defaults of classification
-    sizes = ", ".join(f"{facts['title']} {facts['train']:,} and {facts['test']:,}" for facts in found["data"]["tasks"].values())
-    notes = [
-        f"Accuracy (%) was measured after {s['classify_steps']} steps of {s['classify_batch']} examples on each task. Training "
-        f"changed the whole student and a linear layer on its mean hidden state. The peak rate was {s['classify_rate']:g}.",
-        f"Numbers of examples for training and for testing: {sizes}.",
-        "Speed is the time of the teacher's forward pass divided by the student's. If it is above 1, the student is faster. It is "
-        f"the {METHOD}.",
-        f"In each round, both models run once on passages of {s['length']} tokens, in an order that changes each round. Threads: "
-        f"{environment['threads']}. Processor: {environment['cpu']}.",
+    tasks, threads = found["data"]["tasks"].values(), environment["threads"]
+    learn, test = (_range([facts[part] for facts in tasks]) for part in ("train", "test"))
+    return [
+        f"Training: {s['classify_steps']} steps of {s['classify_batch']}, rate {s['classify_rate']:g}, "
+        f"{seed_count([len(row.points) for row in rows])}; {learn} examples a task, {test} for the test.",
+        f"Texts of {s['length']} tokens; speed on {environment['cpu']}, {threads} thread{'s' * (threads > 1)}. "
+        f"{EXPLAINED}#classification.",
     ]
-    if any(row.attention == "softmax" for row in rows):
-        notes.append("softmax is the teacher itself, fine-tuned on each task with the same steps, rates and seeds.")
-    if len(rows) > 1:
-        notes.append(f"Difference is the mean accuracy minus that of {_base(rows).title} with the same seed, in points.")
-    return notes + seed_notes(rows)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, estimate
+from attn_zoo.leaderboard.notes import seed_count
+from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.terminal import table
 from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
 
 WORDS = {"swap": "at the swap", "distilled": "distilled", "tuned": "fine-tuned"}
 """Title of the table column for each stage."""
+EXPLAINED = "Columns: docs/how-to/transplant.md"
+"""Beginning of the sentence that names the section on which the columns of a table are explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,6 @@ def shown(found: Estimate | None, form: str = ".3f", scale: float = 1.0) -> str:
     return "-" if found is None else found.written(form, scale)
 
 
-def seed_notes(rows: Sequence[Row]) -> list[str]:
-    """Return a list with a note on the intervals over seeds, or an empty list if no row has several seeds."""
-    seeds = max((len(row.points) for row in rows), default=0)
-    return [f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds."] if seeds > 1 else []
-
-
 def _teacher_line(quality: Mapping[str, Any], with_pairs: bool, labelled: bool) -> list[str]:
     line = ["softmax (the teacher)", "", "100.0", "0.0", "100", "100.0", *["1.000"] * len(STAGES), "0 → 0"]
     line.append(f"{quality['neighbours']:.3f}")
@@ -126,37 +123,11 @@ def _plain(found: Estimate | None) -> str:
 
 def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     s, data, teacher = found["setting"], found["data"], found["teacher"]
-    lines = data["lines_left_out"]
-    left_out = f" {lines} lines of these texts were left out, because they are also tested on." if lines else ""
-    *before, last = (f'"{words}"' for words in WORDS.values())
-    short = f"; {100 * s['short']:g} % of them were cut short" if s["short"] else ""
     notes = [
-        f"The teacher is {teacher['name']} (weights: {teacher['weights']}). It has {teacher['layers']} layers, with "
-        f"{teacher['heads']} heads of width {teacher['head_dim']}. Passages have {s['length']} tokens.",
-        f"The columns {', '.join(before)} and {last} have Spearman's correlation between the student's and the teacher's cosine "
-        f"similarities of all pairs of {s['tests']} passages from {data['test']}.",
-        f"Students learned from {s['passages']} passages of {', '.join(data['train'])}{short}.{left_out}",
-        f"Distillation took {s['distil_steps']} steps and trained the {s['trains']}. Fine-tuning took {s['tune_steps']} steps and "
-        f"trained the whole student. A step has {s['batch']} passages.",
-        "FLOPs (by the cards) and bytes (saved for the backward pass) are those of the mechanisms between the projections, as "
-        "percentages of softmax's. Layers saved are the FLOPs saved in all layers, divided by those of softmax in one layer.",
-        "Encoder has the FLOPs of the whole student, counted by PyTorch, as a percentage of the teacher's.",
-        "Layer error, before → after distillation, is ‖Y - Y_teacher‖ / ‖Y_teacher‖ for the outputs Y of attention modules on the "
-        "teacher's inputs. It is averaged over layers, on held-out passages.",
-        "Neighbours, after fine-tuning: do similarities tell consecutive passages from other pairs of passages? The value is the "
-        "area under the ROC curve.",
+        f"Teacher: {teacher['name']} (weights: {teacher['weights']}), passages of {s['length']} tokens; test: {s['tests']} "
+        f"passages of {data['test']}.",
+        f"Training: {s['passages']} passages, {s['distil_steps']} steps of distillation, {s['tune_steps']} of fine-tuning, "
+        f"{seed_count([len(row.points) for row in rows])}. {EXPLAINED}#how-to-read-the-table.",
     ]
-    if data["pairs"] is not None:
-        notes.append(
-            "Pairs has the correlation, after fine-tuning, between the student's and the teacher's similarities of "
-            f"{s['pair_count']} pairs from {data['pairs']}."
-        )
-    if found["reference"]["pairs_auc"] is not None:
-        notes.append(
-            "Pairs AUC: do similarities tell pairs with the same meaning from other pairs? It is an area under the ROC curve."
-        )
-    notes += seed_notes(rows)
-    if any(row.control for row in rows):
-        notes.append("(c) marks a control. Its row shows how much the rest of the encoder makes up for.")
     notes += [f"{row.label} failed at seed {p['seed']}: {p['failed']}" for row in rows for p in row.points if p["failed"]]
     return notes

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.terminal import table
 from figure3.cells import REPEATED, SHARINGS, TEST, Arm, Cell, Figure
-from figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
+from figure3.claims import CLAIMS, Claim, Verdict
 
 DEFAULT_START = "default initialisation"
 """Name of an initialisation of E and F with the default options."""
@@ -24,11 +22,10 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
         format: ``terminal`` or ``github``.
     """
     found = verdicts(figure)
-    parts: list[str] = []
-    for layer, arms in grouped((arm.layer, arm) for arm in found).items():
-        parts += _section(figure, layer, {arm: found[arm] for arm in arms}, format)
+    sections = grouped((arm.layer, arm) for arm in found).items()
+    parts = [part for layer, arms in sections for part in _section(figure, layer, {arm: found[arm] for arm in arms}, format)]
     if figure.cells:
-        parts.append(_list(_notes(figure)))
+        parts.append("- Brackets have the number of seeds. Method: docs/reports/linformer.md#how-the-verdicts-are-reached.")
     return "\n\n".join(parts)
 
 
@@ -66,31 +63,23 @@ def _section(figure: Figure, layer: str, found: Mapping[Arm, Mapping[Claim, Verd
     """Verdicts and perplexities of the arms with one setting of the layer, in columns by the initialisation of E and F."""
     starts = {arm.start or DEFAULT_START: of_arm for arm, of_arm in found.items()}
     yield f"{layer.capitalize()}:"
-    rows = [[claim.panels, claim.text, *(of_arm[claim].word for of_arm in starts.values())] for claim in CLAIMS]
-    head = ["panel", "the paper says", *starts]
+    rows = [
+        [claim.panels, claim.text, start, of_arm[claim].word, of_arm[claim].why]
+        for claim in CLAIMS
+        for start, of_arm in starts.items()
+    ]
+    head = ["panel", "the paper says", "initialisation", "verdict", "evidence"]
     yield table(head, rows, format, left=range(len(head)))
-    if evidence := list(_evidence(starts)):
-        yield _list(evidence)
     if cells := _cell_rows(figure, list(found)):
-        head = ["n", "row", *(f"{start}{part}" for start in starts for part in ("", " (repeated)"))]
+        head = ["n", "row", *(f"{start}{part}" for start in starts for part in ("", " (repeated)", " (rate)"))]
         yield table(head, cells, format, left=range(len(head)))
 
 
-def _evidence(starts: Mapping[str, Mapping[Claim, Verdict]]) -> Iterable[str]:
-    for claim in CLAIMS:
-        for start, of_arm in starts.items():
-            verdict = of_arm[claim]
-            if verdict.word != NOT_RUN:
-                panels = f"Panel{'s' if ',' in claim.panels else ''} {claim.panels.replace(', ', ' and ')}"
-                yield f"{panels} ({start}): {claim.text} Verdict: {verdict.word}. {verdict.why}."
-
-
 def _cell_rows(figure: Figure, arms: Sequence[Arm]) -> list[list[str]]:
-    """Perplexities of every cell of the arms, for each arm and part of the test."""
+    """Perplexities and learning rates of every cell of the arms, for each arm."""
     layers = {arm.convolution for arm in arms}
     rows = sorted({replace(cell, arm=Arm()) for cell in figure.cells if cell.arm.convolution in layers}, key=_place)
-    columns = [(arm, part) for arm in arms for part in (TEST, REPEATED)]
-    return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, *column) for column in columns)] for cell in rows]
+    return [[f"{cell.length:,}", cell.label, *(text for arm in arms for text in _figures(figure, cell, arm))] for cell in rows]
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:
@@ -98,41 +87,13 @@ def _place(cell: Cell) -> tuple[Any, ...]:
     return cell.length, cell.k, SHARINGS.index(cell.sharing) if cell.k else 0, cell.attention != "softmax", cell.attention
 
 
-def _perplexity(figure: Figure, cell: Cell, arm: Arm, part: str) -> str:
+def _figures(figure: Figure, cell: Cell, arm: Arm) -> list[str]:
+    """Perplexities of a cell on all test tokens and on repeated ones, and its learning rate."""
     runs = figure.find(arm, cell.length, cell.attention, cell.k, cell.sharing)
-    found = runs.perplexity(part) if runs else None
-    return f"{found.written('.1f')} ({found.count})" if found else "-"
-
-
-def _notes(figure: Figure) -> Iterable[str]:
-    yield (
-        "The tables have perplexities on test texts, which were used neither for training nor for choosing the learning rate: the "
-        f"mean over seeds ± half of the {100 * CONFIDENCE:.0f} % interval, with the number of seeds in brackets. Curves show "
-        "validation perplexity. Columns marked 'repeated' are for rare tokens that also occur elsewhere in the input, but only "
-        "far away."
-    )
-    yield (
-        "Differences are ratios of perplexities, paired by seed. Each interval is for one pair, and not corrected for others. "
-        f"A comparison needs {SEEDS_NEEDED} common seeds; with fewer, the verdict is 'cannot tell'."
-    )
-    yield (
-        "If the paper says that perplexities are nearly equal, the claim holds if the whole interval lies within "
-        f"{100 * NEAR:.0f} %. It does not hold if the whole interval lies outside {100 * NEAR:.0f} %. Otherwise, the verdict is "
-        "'cannot tell'."
-    )
-    yield (
-        "Such a claim needs a network that uses attention. On repeated tokens, softmax must be better than both controls (panels a "
-        "and b), or Linformer must be better than the control none (panels c and d). If not, the verdict is 'cannot tell'."
-    )
-    yield f"Learning rates: {', '.join(_rates(figure))}."
-
-
-def _rates(figure: Figure) -> list[str]:
-    """Return the learning rates by mechanism and arm, as recorded."""
-    runs = [(cell, record) for cell, found in figure.cells.items() for record in found.by_seed.values()]
-    found = grouped(((cell.attention, cell.arm), record.spec.budget.learning_rate) for cell, record in runs)
-    return [f"{name} ({arm.name}) {'/'.join(f'{rate:g}' for rate in sorted(set(of)))}" for (name, arm), of in sorted(found.items())]
-
-
-def _list(items: Iterable[str]) -> str:
-    return "\n".join(f"- {item}" for item in items)
+    if runs is None:
+        return ["-"] * 3
+    scores = [runs.perplexity(part) for part in (TEST, REPEATED)]
+    rates = sorted({record.spec.budget.learning_rate for record in runs.by_seed.values()})
+    return [f"{score.written('.1f')} ({score.count})" if score else "-" for score in scores] + [
+        "/".join(f"{rate:g}" for rate in rates)
+    ]

@@ -76,7 +76,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
 def aligned(text: str) -> str:
     """Tables whose columns are set to the right by blanks alone, as a terminal shows them, are so on a page as well; the page of
     columns becomes a link."""
-    lines = re.sub(r"([Cc]olumns and statistics): docs/(reference/columns.md)", r"[\1](/\2)", text).splitlines()
+    lines = re.sub(r"\b([Cc]olumns(?: and \w+)?): docs/([\w/.#-]+\w)", r"[\1](/\2)", text).splitlines()
     for at, line in enumerate(lines[1:], 1):
         if _RULE.fullmatch(line):
             heads, rules = lines[at - 1].strip("|").split("|"), line.strip("|").split("|")

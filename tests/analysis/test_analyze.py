@@ -73,7 +73,7 @@ def test_a_folder_of_transformers_from_text_to_figure(folder, text, tmp_path, ca
     out = tmp_path / "deep" / "out"
     assert analyze("--model", folder, "--text", text, "--length", 16, "--sentences", 3, "--output", out) == 0
     printed = capsys.readouterr().out
-    for words in ("least share at k = 4", "Model: tiny-bert; weights: pretrained", "3 sequences of data/words.txt, 16 tokens"):
+    for words in ("least share at k = 4", "tiny-bert (weights: pretrained)", "3 sequences of data/words.txt, 16 tokens"):
         assert words in printed
     with (out / "spectrum.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -109,7 +109,7 @@ def test_random_weights_are_said_and_seeded(folder, text, capsys):
     assert printed[0].splitlines()[0] == "layer,least,mean,most,rank_least,rank_mean,rank_most"
     assert analyze(*words[:-2]) == 0
     out = capsys.readouterr().out
-    assert "weights: random, never trained (seed 0)" in out and "nothing here was learned" in out
+    assert "weights: random, never trained (seed 0)" in out and "The model is untrained" in out
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_our_own_network(model, length, shape, tmp_path, capsys):
 def test_a_timm_model_on_photographs(capsys):
     assert analyze("--model", "timm/test_vit", "--weights", "random", "--sentences", 3, "--index", 5) == 0
     out = capsys.readouterr().out
-    assert "timm/test_vit; weights: random, never trained" in out and "3 sequences of overlapping squares" in out
+    assert "timm/test_vit (weights: random, never trained" in out and "3 sequences of overlapping squares" in out
 
 
 def test_figures_are_drawn(tmp_path, capsys):
@@ -203,6 +203,6 @@ def test_the_shipped_example_on_the_default_text(capsys):
             pytest.skip(f"the extra {extra!r} is not installed")
     assert analyze("--length", 64, "--sentences", 2) == 0
     out = capsys.readouterr().out
-    assert "all-MiniLM-L6-v2; weights: pretrained" in out and "2 sequences of language reference of Python" in out
+    assert "all-MiniLM-L6-v2 (weights: pretrained)" in out and "2 sequences of language reference of Python" in out
     shares = [float(line.split()[2]) for line in out.splitlines() if line[:1].isdigit()]
     assert len(shares) == 6 and max(shares) == shares[-1] > 0.9, "the last layer is the most skewed, as the paper finds"

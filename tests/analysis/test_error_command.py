@@ -96,7 +96,7 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     words += ["--attention", "softmax", "uniform", "topk[kept=2|17]", "linear", "reformer"]
     assert analyze(*words) == 0
     printed = capsys.readouterr().out
-    for said in ("task/digits, weights random, never trained", "uses its queries as keys", "| topk[kept=17] "):
+    for said in ("task/digits, weights random, never trained", "keys = queries: ", "| topk[kept=17] "):
         assert said in printed
     found = json.loads((out / "error.json").read_text(encoding="utf-8"))
     assert found["inputs"]["layers"] == 2 and found["inputs"]["length"] == 17

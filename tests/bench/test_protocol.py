@@ -42,17 +42,12 @@ def test_it_is_frozen_and_survives_json():
     assert stored["clock"] == "events on the stream" and stored["digest"] == protocol.digest()
 
 
-def test_every_field_is_part_of_the_digest_and_of_the_words():
+def test_every_field_is_part_of_the_digest():
     plain = TimingProtocol()
     changeable = {f.name for f in fields(TimingProtocol)} - {"statistic"}
     assert changeable == set(OTHERS)
     changed = [replace(plain, **{name: value}) for name, value in OTHERS.items()]
     assert len({protocol.digest() for protocol in [plain, *changed]}) == 1 + len(OTHERS)
-    assert all(_words(protocol) != _words(plain) for protocol in changed)
-
-
-def _words(protocol: TimingProtocol) -> str:
-    return protocol.describe().replace(protocol.digest(), "")
 
 
 @pytest.mark.parametrize(

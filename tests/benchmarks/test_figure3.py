@@ -116,7 +116,7 @@ def test_every_claim_holds_on_figures_like_the_papers():
 
 def test_two_seeds_judge_nothing_that_varies():
     assert words(published(seeds=2)) == [UNSURE] * 5 + [HOLDS], "FLOPs are counted"
-    assert "only 2 of 3 common seeds" in figure3_page(read_figure(published(seeds=2)))
+    assert "only 2 of 3 common seeds" in figure3_page(read_figure(published(seeds=2)), "github")
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_nothing_is_on_par_with_a_softmax_that_a_control_reaches():
     records = changed(published(), 100.5, attention="none", n=256)
     assert words(records)[ON_PAR] == UNSURE and words(records)[LARGER_K] == HOLDS
     assert "on repeated tokens: softmax is not better than the control none, with a difference of " in figure3_page(
-        read_figure(records)
+        read_figure(records), "github"
     )
 
 
 def test_nothing_is_said_of_a_length_without_its_controls():
     records = [record for record in published() if (record.spec.attention, record.spec.task_options["length"]) != ("none", 1024)]
     assert words(records)[LENGTH] == UNSURE
-    assert "n = 1024: the control none was not run" in figure3_page(read_figure(records))
+    assert "n = 1024: the control none was not run" in figure3_page(read_figure(records), "github")
 
 
 def test_a_control_is_judged_by_tokens_that_distant_places_alone_show():
@@ -180,7 +180,7 @@ def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control
 def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():
     records = changed(published(), 103, attention="none", n=512)
     assert words(records)[ON_PAR:] == [HOLDS, UNSURE, UNSURE, UNSURE, HOLDS], "softmax is beyond it"
-    assert "linformer, k = 64, sharing=headwise is not better than the control none" in figure3_page(read_figure(records))
+    assert "linformer, k = 64, sharing=headwise is not better than the control none" in figure3_page(read_figure(records), "github")
 
 
 def test_linear_time_is_judged_by_counted_flops():
@@ -218,7 +218,15 @@ def test_the_page_shows_what_the_records_hold():
     assert page.count(f"| {HOLDS} ") == 2 * len(CLAIMS) and page.count(NOT_RUN) == 0
     assert page.count("| 512 | linformer, k = 128, sharing=layerwise | 102.5 ± ") == 2
     assert page.index("Bare:") < page.index("Short convolution of 4:")
-    assert "linformer (bare) 0.003" in page and "softmax (short convolution of 4) 0.002" in page
+    rows = [
+        line
+        for line in page.split("Short convolution of 4:")[0].splitlines()
+        if line.startswith(("| 512 | softmax", "| 512 | linf"))
+    ]
+    assert {line.split("|")[2].split(",")[0].strip(): line.split("|")[-2].strip() for line in rows} == {
+        "linformer": "0.003",
+        "softmax": "0.002",
+    }, "each row has its learning rate"
     assert "n = 512, k = 128 against softmax: +3.0 %" in page
     bare = page[: page.index("Short convolution of 4:")]
     order = [line.split("|")[2].strip() for line in bare.splitlines() if line.startswith("| 256 |")]
@@ -253,7 +261,8 @@ def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax(tmp_
     page = re.sub(" +", " ", figure3_page(figure, "github"))
     softmax = next(line for line in page.splitlines() if line.startswith("| 256 | softmax"))
     assert softmax.count("100.0 ± ") == 2 and "| 256 | linformer, k = 16, sharing=headwise | 1" in page
-    assert f"| default initialisation | default initialisation (repeated) | {name} | {name} (repeated) |" in page
+    starts = ("default initialisation", name)
+    assert " | ".join(f"{start}{part}" for start in starts for part in ("", " (repeated)", " (rate)")) in page
     svg = plot_figure3(figure, tmp_path / "figure.svg")[0].read_text(encoding="utf-8")
     drawn = re.findall(r"<!-- \((.)\)", svg)
     assert drawn == ["a", "b", "c", "d", "a"], "panels without runs are not drawn"

@@ -8,7 +8,18 @@ from decimal import Decimal
 import pytest
 
 from attn_zoo import registry
-from attn_zoo.published import SCORE, Average, Facts, averages, figures, orderings, protocol_difference, published_for, sources
+from attn_zoo.published import (
+    SCORE,
+    Average,
+    Facts,
+    averages,
+    figures,
+    orderings,
+    phrases,
+    protocol_difference,
+    published_for,
+    sources,
+)
 
 LRA_TASKS = ("listops", "text", "retrieval", "pixels", "pathfinder")
 
@@ -151,7 +162,7 @@ def facts(**changed) -> Facts:
         ({"batch_size": 64}, "batch 32 there, 64 here"),
         ({"learning_rate": 0.002}, "learning rate 0.05 there, 0.002 here"),
         ({"seeds": 3}, "seeds 1 there, 3 here"),
-        ({"metric": "f1"}, "accuracy there, f1 here"),
+        ({"metric": "f1"}, "metric accuracy there, f1 here"),
         ({"options": {"projected_length": 64}}, "projected_length 16 there, 64 here"),
         ({"dropout": 0.0}, "not given there: dropout"),
     ],
@@ -159,13 +170,13 @@ def facts(**changed) -> Facts:
 def test_each_fact_that_differs_is_a_sentence_and_no_other(changed, sentence):
     (figure,) = [f for f in published_for("listops", "linformer") if f.source.name == "lra"]
     assert protocol_difference(figure, facts(options={"projected_length": 16})) == ()
-    assert protocol_difference(figure, facts(**{"options": {"projected_length": 16}, **changed})) == (sentence,)
+    assert phrases(protocol_difference(figure, facts(**{"options": {"projected_length": 16}, **changed}))) == (sentence,)
 
 
 def test_the_split_that_chose_the_weights_is_told():
     for source in ("lra", "nystromformer", "xformers"):
         (figure,) = [f for f in published_for("text", "softmax") if f.source.name == source]
-        told = protocol_difference(figure, Facts(metric=SCORE, seeds=1, chosen_on="a validation split"))
+        told = phrases(protocol_difference(figure, Facts(metric=SCORE, seeds=1, chosen_on="a validation split")))
         assert told == ("weights chosen on the test split there, a validation split here",)
 
 

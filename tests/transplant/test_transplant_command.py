@@ -59,7 +59,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     ]
     cost = dict(zip(head, rows[1], strict=True))
     assert cost["FLOPs (%)"] == "25.0" and cost["layers saved of 2"] == "1.5"
-    assert "10 of 10: uniform, seed 2" in told and "± is half of the 95 % t interval" in printed.out
+    assert "10 of 10: uniform, seed 2" in told and "fine-tuning, 2 seeds. Columns: docs/" in printed.out
     found = read_record(output)
     assert found["complete"] and len(found["points"]) == 10 and str(folder.parent) not in output.read_text(encoding="utf-8")
     assert found["data"]["pairs"].endswith("/pairs.jsonl") and found["environment"]["torch"]

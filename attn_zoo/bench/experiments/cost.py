@@ -8,7 +8,7 @@ from functools import cached_property
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe, largest_batch
-from attn_zoo.bench.tables import conditions, decimals, failures, figure, figure_or_reason, joined, reason
+from attn_zoo.bench.tables import decimals, failures, figure, figure_or_reason, joined, notes, reason
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.contract import TaskSpec, UnknownNameError
@@ -17,11 +17,12 @@ from attn_zoo.rows import option
 from attn_zoo.terminal import table
 
 WORDS = {
-    "mechanism": "Mechanisms alone, on random tensors (batch, heads, n, head_dim); a training step is a forward and backward pass",
-    "layer": "One layer with its projections, on random tokens; a training step is a forward and backward pass",
-    "block": "One pre-norm transformer block (layer, MLP, norms), on random tokens; a training step ends with a step of AdamW",
-    "model": "The network of a task, on random inputs without padding; a training step includes the loss and a step of AdamW",
+    "mechanism": "Mechanisms alone",
+    "layer": "One layer with its projections",
+    "block": "One pre-norm transformer block",
+    "model": "The network of a task",
 }
+"""Names of what is timed, by level."""
 
 
 def _best(found: Measurement, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
@@ -75,29 +76,13 @@ def _largest(found: Figures) -> str:
     return reason(found, "largest_batch", "peak_bytes") if most is None else f"{int(most):,}"
 
 
-def _method(found: Measurement) -> str:
+def _notes(found: Measurement) -> str:
     grid = found.grid
     shape = f"width {grid['dim']}, {grid['heads']} heads"
     shape += f", MLP ratio {grid['mlp_ratio']:g}" if grid["level"] in ("block", "model") else ""
     shape += f", {grid['depth']} blocks, task {grid['task']}" if grid["level"] == "model" else ""
-    budget = f"{grid['memory_gib']:g} GiB"
-    largest = (
-        f"The largest batch that fits into {budget} of PyTorch's CUDA memory is found by doubling and bisection"
-        if grid["device"] == "cuda"
-        else f"The largest batch that fits into {budget} is extrapolated from two batches, with weights and inputs"
-    )
-    said = [
-        f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}",
-        "The implementation is auto unless the name of a row gives another",
-        "Each mechanism is measured at each length in a separate process; a failed measurement shows the reason; ~ marks unstable "
-        "values",
-        "The best batch size is the power of two with the highest throughput; the search ends after two doublings without a gain, "
-        f"or if the next batch would not fit into memory or would take more than {grid['batch_seconds']:g} s",
-        "The rounds time this batch size again",
-        "Memory is what PyTorch allocates",
-        largest,
-    ]
-    return f"{'. '.join(said)}. {conditions(found)}"
+    what = f"{WORDS[grid['level']]}: {shape}, {grid['precision']}; the largest batch fits into {grid['memory_gib']:g} GiB"
+    return notes(found, what, "cost", before=failures(found.cells.values(), KINDS))
 
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
@@ -209,4 +194,4 @@ class StepCost(Timed, AttentionRows):
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        return joined(found, _times(found, format), _memory(found, format), failures(found.cells.values(), KINDS), _method(found))
+        return joined(found, _times(found, format), _memory(found, format), _notes(found))

@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe
-from attn_zoo.bench.tables import binary, decimal, joined, reason
+from attn_zoo.bench.tables import binary, decimal, explained, joined, reason
 from attn_zoo.bench.timed import AttentionRows
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.checks import check_text
@@ -30,12 +30,8 @@ TITLES = {
     "state_bytes": "Recurrent state",
 }
 
-NOTES = (
-    "One sequence in float32, in evaluation mode, without padding. In brackets: the cost divided by that of softmax:eager.",
-    "FLOPs count matrix products, two per multiply-add, and do not depend on the implementation that you name. Activations are the "
-    "bytes that autograd saves, without inputs and parameters; each storage counts once. Fused attention is counted as on a CPU.",
-    "Formulas were compared with PyTorch's counters at these sizes: ≠ marks costs that differ, and - marks unknown costs.",
-)
+KINDS = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections", "block": "Blocks"}
+"""Names of what is counted, by level."""
 
 
 def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str, format: str) -> str:
@@ -134,14 +130,8 @@ class CountedCost(Grid, AttentionRows):
         softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
         shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
         parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name, format)}" for name in shown]
-        kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
         mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
-        where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
-        notes = [where + NOTES[0], *NOTES[1:]]
-        notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
-        notes += (
-            []
-            if grid["causal"]
-            else ["There is no recurrent state, because attention is bidirectional. Set causal=true to see it."]
-        )
+        where = f"width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}"
+        notes = [f"{KINDS[grid['level']]}: {where}. {explained('counted')}"]
+        notes += [] if grid["causal"] else ["Bidirectional attention has no recurrent state; causal=true shows it."]
         return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))

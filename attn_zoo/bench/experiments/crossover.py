@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from attn_zoo.bench.compare import METHOD, fewest_rounds
+from attn_zoo.bench.compare import fewest_rounds
 from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, compared, crossover, labels, value
 from attn_zoo.bench.crossover_plot import plot_crossover
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.tables import conditions, failures, joined
+from attn_zoo.bench.tables import failures, joined, notes
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, softmax_layers
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.rows import option
@@ -75,7 +75,7 @@ class Crossover(Timed, AttentionRows):
             for label in compared(points)
             for role, words in BASELINES.items()
         ]
-        return joined(found, table(head, rows, format, left=(0, 1)), failures(points, KINDS), _method(found, points))
+        return joined(found, table(head, rows, format, left=(0, 1)), _notes(found, points))
 
     def draw(self, found: Measurement) -> None:
         if self.plot is not None:
@@ -87,21 +87,13 @@ def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity:
     return "not measured" if found is None else found.describe()
 
 
-def _method(found: Measurement, points: Sequence[Figures]) -> str:
+def _notes(found: Measurement, points: Sequence[Figures]) -> str:
     grid = found.grid
-    lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
     rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
-    taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
-    return (
-        "The table has the length from which one layer with its projections costs less than softmax attention, at this length and "
-        f"at every greater compared length. The layer has width {grid['dim']} and {grid['heads']} heads, and runs one sequence in "
-        f"{grid['precision']}. Lengths are {lengths}. Brackets have a 95 % interval. At each length, the comparison is "
-        f"the {METHOD}. Between lengths, the median and both bounds are interpolated linearly in log-log. The interval does not "
-        "include the variation between processes, up to about 1 %, which depends on their place in memory. "
-        f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is what is held before a "
-        "step (parameters and tokens) plus the peak that PyTorch allocates in the step. It has no noise. If only one of the two "
-        f"runs out of memory, it counts as more expensive. {_backends(points)}" + conditions(found)
-    )
+    taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "no"
+    what = f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}"
+    before = "\n".join(line for line in (failures(points, KINDS), _backends(points)) if line)
+    return notes(found, what, "crossover", before=before, rounds=f"{taken} rounds")
 
 
 def _backends(points: Sequence[Figures]) -> str:
@@ -112,4 +104,4 @@ def _backends(points: Sequence[Figures]) -> str:
     for kind, words in KINDS.items():
         best = [p for p in baseline(points, "sdpa", kind, "time") if value(p, "time") is not None]
         said.append(f"{words}: " + ", ".join(f"{p.cell.subject.backend} at {p.cell.length:,}" for p in best if p.cell.subject))
-    return f"For SDPA, the fastest back end at each length is used ({'; '.join(said)}). "
+    return f"- Fastest back end of SDPA: {'; '.join(said)}."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.tables import conditions, failures, figure_or_reason, joined
+from attn_zoo.bench.tables import failures, figure_or_reason, joined, notes
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, subjects_of
 from attn_zoo.bench.timing import fit_exponent
 from attn_zoo.rows import option
@@ -61,14 +61,12 @@ class Growth(Timed, AttentionRows):
                 rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
         grid = found.grid
         taken = {cell.subject.implementation for cell in found.cells if cell.subject and ":" not in cell.label}
-        said = (
-            f"Each figure is for one layer with its projections, of width {grid['dim']} with {grid['heads']} heads, on one "
-            f"sequence in {grid['precision']}. The implementation is {' or '.join(sorted(taken))} unless the name of a row gives "
-            "another. Each mechanism is measured in a separate process. ~ marks unstable values. The exponent is the slope of "
-            "log(time) over log(length), fitted by least squares. The peak is the memory that PyTorch allocated during a step. "
-            f"{conditions(found)}"
+        what = (
+            f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, "
+            f"implementation {' or '.join(sorted(taken))}"
         )
-        return joined(found, table(head, rows, format, left=(0, 1)), failures(found.cells.values(), KINDS), said)
+        failed = failures(found.cells.values(), KINDS)
+        return joined(found, table(head, rows, format, left=(0, 1)), notes(found, what, "growth", before=failed))
 
 
 def heads_of(cell: Cell, heads: int) -> int:

@@ -15,7 +15,7 @@ from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import SECONDS, Probe
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, machine
+from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, notes
 from attn_zoo.bench.timing import quotients
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.rows import RowName, only_row, option
@@ -158,13 +158,12 @@ class WholeModels(Grid):
                 times.append(figure(faster, found.protocol) if faster else "-")
                 rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
-        said = (
-            f"Models run one sequence forward, in {grid['precision']}. BERT has {grid['depth']} layers; GPT-2 has "
-            f"{GPT2['n_layer']} and a prompt of {PROMPT} tokens. Figures are the median ± half the interquartile range of "
-            f"{grid['rounds']} interleaved rounds. "
-            f"Measured on {machine(found)}."
+        what = (
+            f"One sequence forward, in {grid['precision']}; BERT has {grid['depth']} layers; GPT-2 has {GPT2['n_layer']} and a "
+            f"prompt of {PROMPT} tokens"
         )
-        return joined(found, table(head, rows, format, left=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)
+        failed = failures(found.cells.values(), {"forward": "forward"})
+        return joined(found, table(head, rows, format, left=(0, 2)), notes(found, what, "models", before=failed))
 
 
 def _roles(name: str) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
+from attn_zoo.bench.tables import explained
 from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
@@ -142,7 +143,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         short(row["flops"]),
         _share(row["flops_share"]),
         "-" if row["activation_share"] is None else _share(row["activation_share"]),
-        row["notes"],
+        row["notes"] if row["tied_error"] is None else f"{row['notes']}: {_number(row['tied_error'])}",
     ]
 
 
@@ -158,27 +159,11 @@ def _number(value: float | None) -> str:
 
 def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        f"Inputs: {said(found['inputs'])}",
-        "The error of a head is ‖Y - Y_exact‖ / ‖Y_exact‖; the table has its mean over layers, heads, sequences and draws",
-        '"over heads" and "over draws" are the standard deviations of the means per head and per draw',
-        f'"of uniform" is the error divided by {_number(found["uniform"])}, the error of the uniform average, which reads no query '
-        "and no key",
-        "FLOPs are those of the matrix products of one layer and one sequence, forward; softmax takes "
-        f"{short(found['softmax']['flops'])}",
-        '"saved, of softmax" compares the memory that training saves for the backward pass, without inputs and parameters, with '
-        "that of softmax by its default implementation",
+        f"{said(found['inputs'])}.",
+        f"softmax has {short(found['softmax']['flops'])} FLOPs; the uniform average has an error of {_number(found['uniform'])}. "
+        f"{explained('analyze-error')}",
     ]
-    if any(max(row["flops_share"], row["activation_share"] or 0) > 1 for row in rows):
-        lines.append("Above 100 % a mechanism takes more than softmax at this length")
-    if any("untrained" in row["notes"] for row in rows):
-        lines.append(
-            "Untrained mechanisms have parameters or further projections with their initial values; training changes their errors"
-        )
-    lines += [
-        f"{row['label']} uses its queries as keys; its error against softmax with the same keys is {_number(row['tied_error'])}"
-        for row in rows
-        if row["tied_error"] is not None
-    ]
-    lines += [f"{row['label']}: {warning}" for row in rows for warning in row["warnings"]]
-    lines += [f"{refused['label']} is left out: {refused['reason']}" for refused in found["refused"]]
+    if warned := [row["label"] for row in rows if row["warnings"]]:
+        lines.append(f"Settings that save nothing at this length: {', '.join(warned)}.")
+    lines += [f"{refused['label']} is left out: {refused['reason']}." for refused in found["refused"]]
     return lines

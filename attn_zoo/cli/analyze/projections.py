@@ -12,6 +12,7 @@ from attn_zoo.analysis.inputs import gather
 from attn_zoo.analysis.plot_projections import plot_projections
 from attn_zoo.analysis.projections import Kind, ProjectionErrors, least_length, measure_projections
 from attn_zoo.analysis.sources import Subject
+from attn_zoo.bench.tables import explained
 from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
@@ -109,11 +110,9 @@ def _table(model: Mapping[str, Any], format: str) -> str:
     ]
     body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
     notes = [
-        f"{model['sequences']} sequences of {model['data']} were used: half for fitting, the others for measuring; n = "
-        f"{model['length']}",
-        "Relative errors are means over heads, layers and sequences. If each output is the average of all values, the error is "
-        f"{model['uniform']:.3f}",
-        f"Theorem 1 gives no bound below k = {model['theorem_from']:.0f}; from there on, its bound falls as k^-0.5",
+        f"{model['sequences']} sequences of {model['data']}; n = {model['length']}.",
+        f"The average of all values has an error of {model['uniform']:.3f}. Theorem 1 gives no bound below k = "
+        f"{model['theorem_from']:.0f}. {explained('analyze-projections')}",
     ]
     return as_table(body, head, format, notes)
 

@@ -10,6 +10,7 @@ from typing import Any
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Subject
+from attn_zoo.bench.tables import explained
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
 from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
 from attn_zoo.cli.progress import tracked
@@ -110,18 +111,15 @@ def spectrum_table(found: Mapping[str, Any], format: str) -> str:
     head = ["layer", f"least share at k = {index}", "mean", "most", "least k for 90 %", "mean", "most"]
     body = [[str(row[0]), *(f"{cell:.3f}" for cell in row[1:4]), *(f"{cell:.0f}" for cell in row[4:])] for row in rows]
     notes = [
-        f"Model: {found['model']}; weights: {found['weights']}",
-        f"Attention matrices of {found['sequences']} sequence{'s' * (found['sequences'] > 1)} of {found['data']}; their rank is at "
-        f"most {found['rank']}",
-        f"The share is the sum of the k largest singular values divided by the sum of all; if all were "
-        f"equal, it would be {index / found['rank']:.3f}",
+        f"{found['model']} (weights: {found['weights']}); {found['sequences']} sequence{'s' * (found['sequences'] > 1)} of "
+        f"{found['data']}; rank at most {found['rank']}.",
     ]
     if not found["trained"]:
-        notes.append(
-            "The model is untrained. Initial weights often attend almost uniformly, which is of rank one; nothing here was learned"
-        )
-    if found["standard_error"] is not None:
-        notes.append(f"The standard error of a head's share over sequences is at most {found['standard_error']:.4f}")
+        notes.append("The model is untrained, and initial weights often attend almost uniformly, which is of rank one.")
+    error = f"; a head's standard error is at most {found['standard_error']:.4f}" if found["standard_error"] is not None else ""
+    notes.append(
+        f"With equal singular values, the share would be {index / found['rank']:.3f}{error}. {explained('analyze-spectrum')}"
+    )
     return as_table(body, head, format, notes)
 
 
