@@ -116,10 +116,6 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
 
 def _columns(path: Path) -> Iterator[CostColumn]:
     found = read_results(path, "counted", "--costs", finished=True)
-    if "rows" not in found:
-        raise ValueError(
-            f"{path} was written by an earlier version of attn-zoo and cannot be used. Run the same attn-zoo measure command again"
-        )
     grid, cells = found["grid"], found["cells"]
     values = {(row["cell"], row["quantity"]): row["value"] for row in found["rows"] if row.get("value") is not None}
     lengths = {cell["length"] for cell in cells}

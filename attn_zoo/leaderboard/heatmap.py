@@ -220,9 +220,9 @@ def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
     return [f"{name} ({word})" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
-def numbered(names: Sequence[str], mark: str = " #") -> list[str]:
-    """Return ``names``, with ``mark`` and a number after each name that occurs several times."""
-    return [name if names.count(name) == 1 else f"{name}{mark}{names[: at + 1].count(name)}" for at, name in enumerate(names)]
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return ``names``, with ``#`` and a number after each name that occurs several times."""
+    return [name if names.count(name) == 1 else f"{name} #{names[: at + 1].count(name)}" for at, name in enumerate(names)]
 
 
 def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> list[int]:

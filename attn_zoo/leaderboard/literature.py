@@ -9,7 +9,6 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, resolution
-from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.published import Difference, Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
@@ -167,8 +166,3 @@ def _common(told: Sequence[tuple[Difference, ...]]) -> tuple[Difference, ...]:
 def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
     by_title = grouped((figure.source.title, figure) for figure in found)
     return {title: tuple(figures) for title, figures in by_title.items()}
-
-
-def in_points(value: float, metric: str) -> float:
-    """Return a recorded score in the unit of publications: per cent for percentage metrics, unchanged for others."""
-    return style(metric)[1] * value

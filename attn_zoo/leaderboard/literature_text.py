@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.data import csv_text
-from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, in_points, literature
+from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, literature
+from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
@@ -159,12 +160,12 @@ def _sources(found: Sequence[Literature], format: str) -> str:
 
 def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
     """Yield the recorded score of each row, then its published scores, as flat data."""
-    metric = compared.task["metric"]
+    scale = style(compared.task["metric"])[1]
     for row in compared.rows:
         known = dict.fromkeys(_COLUMNS) | {"task": compared.task["name"], "attention": row.label}
         if row.ours is not None:
-            width = None if row.ours.half_width is None else in_points(row.ours.half_width, metric)
-            score = {"printed": f"{in_points(row.ours.mean, metric):.2f}", "unit": "%", "half_width_95": width}
+            width = None if row.ours.half_width is None else scale * row.ours.half_width
+            score = {"printed": f"{scale * row.ours.mean:.2f}", "unit": "%", "half_width_95": width}
             yield known | score | {"who": "ours", "model": row.label, "seeds": row.ours.count}
         for title, found in row.figures.items():
             told = {"differs": "; ".join(phrases((*compared.difference[title], *row.difference[title])))}
@@ -181,11 +182,11 @@ def printed(found: Sequence[Figure]) -> str:
 
 
 def _ours(score: Estimate, metric: str) -> str:
-    return f"{score.written('.1f', in_points(1.0, metric))} ({_seeds(score.count)})"
+    return f"{score.written(*style(metric))} ({_seeds(score.count)})"
 
 
 def _difference(found: Estimate, metric: str) -> str:
-    return f"{found.written('.1f', in_points(1.0, metric), '+')} points over {_seeds(found.count)}"
+    return f"{found.written(*style(metric), '+')} points over {_seeds(found.count)}"
 
 
 def _seeds(count: int) -> str:

@@ -106,15 +106,11 @@ def _write(figure: Any, into: Any, **how: Any) -> None:
         figure.savefig(into, **how)
 
 
-def with_dark_colours(svg: str, more: str = "") -> str:
-    """Return SVG text with the theme's dark colours added, for readers who prefer dark mode.
-
-    Args:
-        more: further CSS rules for dark mode.
-    """
+def with_dark_colours(svg: str) -> str:
+    """Return SVG text with the theme's dark colours added, for readers who prefer dark mode."""
     rules = "".join(_dark_rule(light, dark) for light, dark in DARK.items() if light in svg)
     end = svg.index(">", svg.index("<svg")) + 1
-    return f"{svg[:end]}\n<style>@media (prefers-color-scheme:dark){{{rules}{more}}}</style>{svg[end:]}"
+    return f"{svg[:end]}\n<style>@media (prefers-color-scheme:dark){{{rules}}}</style>{svg[end:]}"
 
 
 def _dark_rule(light: str, dark: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attn_zoo.published.figures import SCORE, figures
 
+_BASELINE = "softmax"
 LEAST_SOURCES = 3
 LEAST_GAP = 5.0  # one mechanism's scores differ less between sources
 """In every source of an ordering, the scores of the two mechanisms differ by at least this many points."""
@@ -29,11 +30,11 @@ class Ordering:
         return all(gap < 0 for gap in self.gaps.values())
 
 
-def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
-    """Return one ``Ordering`` for each task and mechanism whose score is above that of ``baseline`` in all sources, or below
-    it in all sources.
+def orderings() -> tuple[Ordering, ...]:
+    """Return one ``Ordering`` for each task and mechanism whose score is above that of softmax in all sources, or below it in all
+    sources.
 
-    At least ``LEAST_SOURCES`` sources must have numbers for the mechanism and the baseline. In all of them the difference must have
+    At least ``LEAST_SOURCES`` sources must have numbers for the mechanism and for softmax. In all of them the difference must have
     the same sign and at least ``LEAST_GAP`` points. A source with several numbers for one mechanism, with different options, is
     left out.
     """
@@ -43,10 +44,10 @@ def orderings(baseline: str = "softmax") -> tuple[Ordering, ...]:
             cells[figure.task, figure.attention][figure.source.title].append(figure.value)
     agreed = []
     for (task, attention), by_source in sorted(cells.items()):
-        against = cells.get((task, baseline), {})
+        against = cells.get((task, _BASELINE), {})
         both = [name for name, values in by_source.items() if len(values) == len(against.get(name, ())) == 1]
         gaps = {name: round(by_source[name][0] - against[name][0], 6) for name in both}
         one_side = all(gap <= -LEAST_GAP for gap in gaps.values()) or all(gap >= LEAST_GAP for gap in gaps.values())
         if len(gaps) >= LEAST_SOURCES and one_side:
-            agreed.append(Ordering(task, attention, baseline, gaps))
+            agreed.append(Ordering(task, attention, _BASELINE, gaps))
     return tuple(agreed)

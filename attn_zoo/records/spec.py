@@ -105,23 +105,14 @@ class ModelSpec(_Part):
             check_whole(f"model.{name}", getattr(self, name))
         if self.dim % self.heads:
             raise ValueError(f"model.dim must be a multiple of model.heads; got dim={self.dim} and heads={self.heads}")
-        if self.mlp_ratio <= 0:
-            raise ValueError(
-                f"model.mlp_ratio must be above 0, because it is the width of the MLP divided by dim; got {self.mlp_ratio}"
-            )
+        check_number("model.mlp_ratio", self.mlp_ratio, above=0)
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"model.dropout must be at least 0 and less than 1; got {self.dropout}")
-        if self.short_convolution < 0:
-            raise ValueError(
-                "model.short_convolution must be 0 (none) or the number of tokens that the convolution reads; "
-                f"got {self.short_convolution}"
-            )
-        if self.output_gate not in ("none", "elementwise", "headwise"):
-            raise ValueError(f"model.output_gate must be none, elementwise or headwise; got {self.output_gate!r}")
+        for name in ("short_convolution", "latent_dim"):
+            check_whole(f"model.{name}", getattr(self, name), 0)
+        check_text("model.output_gate", self.output_gate, ("none", "elementwise", "headwise"))
         check_shared_heads("model", self.key_value_heads, self.heads)
-        check_whole("model.latent_dim", self.latent_dim, 0)
-        if self.positions not in ("learned", "none"):
-            raise ValueError(f"model.positions must be learned or none; got {self.positions!r}")
+        check_text("model.positions", self.positions, ("learned", "none"))
         if self.reuse_keys and not self.shared_weights:
             raise ValueError(
                 "model.reuse_keys=true must go with model.shared_weights=true, because all blocks use the keys of one block. "
@@ -170,8 +161,7 @@ class Budget(_Part):
             check_number(f"budget.{name}", getattr(self, name), above=0)
         for name in ("weight_decay", "max_seconds", "seconds"):
             check_number(f"budget.{name}", getattr(self, name), 0)
-        if self.schedule not in ("cosine", "constant"):
-            raise ValueError(f"budget.schedule must be cosine or constant; got {self.schedule!r}")
+        check_text("budget.schedule", self.schedule, ("cosine", "constant"))
         check_text("budget.until", self.until, ("steps", "criterion"))
         check_number("budget.ceiling", self.ceiling, 0)
         if self.until == "steps" and self.ceiling:

@@ -154,7 +154,23 @@ class Store:
             OSError: the file cannot be written, or another process packs the folder; nothing is changed.
         """
         with self._alone():
-            return self._pack()
+            records, damaged = self.load()
+            if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
+                raise RecordError(reason)
+            if not records:
+                raise FileNotFoundError(
+                    f"the folder {str(self.root)!r} must hold records, but holds none. Name the folder that holds the records"
+                )
+            path = self.root / NAME
+            packs = list(self._files(f"*{PACKED}"))
+            old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
+            newest = max(file.stat().st_mtime for file in old)
+            pack(records, path)
+            os.utime(path, (newest, newest))  # what is older than its records stays older
+            for file in old:
+                if file != path:
+                    file.unlink()
+        return path
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -169,25 +185,6 @@ class Store:
                 )
             yield
 
-    def _pack(self) -> Path:
-        records, damaged = self.load()
-        if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
-            raise RecordError(reason)
-        if not records:
-            raise FileNotFoundError(
-                f"the folder {str(self.root)!r} must hold records, but holds none. Name the folder that holds the records"
-            )
-        path = self.root / NAME
-        packs = list(self._files(f"*{PACKED}"))
-        old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
-        newest = max(file.stat().st_mtime for file in old)
-        pack(records, path)
-        os.utime(path, (newest, newest))  # what is older than its records stays older
-        for file in old:
-            if file != path:
-                file.unlink()
-        return path
-
     def unpack(self) -> list[Path]:
         """Write each record in packed files to a file of its own, remove the packed files, and return the new paths.
 
@@ -197,24 +194,21 @@ class Store:
             OSError: a file cannot be written, or another process packs the folder. A packed file remains until all its records are
                 written.
         """
-        with self._alone():
-            return self._unpack()
-
-    def _unpack(self) -> list[Path]:
         written = list[Path]()
-        packs = list(self._files(f"*{PACKED}"))
-        if not packs:
-            raise FileNotFoundError(
-                f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that was packed with "
-                "attn-zoo records pack"
-            )
-        for packed in packs:
-            for record in self._held(packed):
-                path = self.root / str(record.source)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, text_of(record).encode())
-                written.append(path)
-            packed.unlink()
+        with self._alone():
+            packs = list(self._files(f"*{PACKED}"))
+            if not packs:
+                raise FileNotFoundError(
+                    f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that was packed with "
+                    "attn-zoo records pack"
+                )
+            for packed in packs:
+                for record in self._held(packed):
+                    path = self.root / str(record.source)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_whole(path, text_of(record).encode())
+                    written.append(path)
+                packed.unlink()
         return written
 
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:

@@ -87,7 +87,7 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
     ):
         assert found.counted[figure] - before.counted[figure] == more, figure
     assert found.counted["activation_bytes_per_example"] > before.counted["activation_bytes_per_example"]
-    with pytest.raises(ValueError, match=r"model.short_convolution must be 0 .*; got -1"):
+    with pytest.raises(ValueError, match=r"model.short_convolution must be an integer >= 0; got -1"):
         ModelSpec(short_convolution=-1)
 
 
@@ -98,7 +98,7 @@ def test_an_output_gate_is_run_counted_and_told_apart():
     for found, gates in zip(counted, (16, plain.model.heads), strict=True):
         assert found["parameters"] - before["parameters"] == 3 * (16 + 1) * gates
         assert found["flops_per_example"] - before["flops_per_example"] == 3 * 2 * 25 * 16 * gates
-    with pytest.raises(ValueError, match=r"model.output_gate must be none, elementwise or headwise; got 'both'"):
+    with pytest.raises(ValueError, match=r"model.output_gate must be 'none' or 'elementwise' or 'headwise'; got 'both'"):
         ModelSpec(output_gate="both")
 
 

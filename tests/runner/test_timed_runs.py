@@ -107,7 +107,7 @@ def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():
     [
         ({"seconds": -1.0}, "budget.seconds must be at least 0; got -1"),
         ({"seconds": math.nan}, "budget.seconds must be a finite number; got nan"),
-        ({"schedule": "linear"}, "budget.schedule must be cosine or constant; got 'linear'"),
+        ({"schedule": "linear"}, "budget.schedule must be 'cosine' or 'constant'; got 'linear'"),
         ({"seconds": 60.0, "max_seconds": 90.0}, r"cannot be given together; got 60 and 90"),
     ],
 )
