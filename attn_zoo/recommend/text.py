@@ -1,11 +1,14 @@
-"""Recommendation as text, brief or with all evidence, and as JSON."""
+"""Recommendation as text, brief or with all evidence, and as JSON. It names the code that uses the mechanism and, if evidence is
+missing, the command that gathers it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
+
+import torch
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.advise.abilities import Ability, Judged
@@ -13,15 +16,15 @@ from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.heat_costs import byte_count
-from attn_zoo.recommend.candidates import Candidate
-from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
-from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.recommend.ranking import Candidate, Recommendation, build
+from attn_zoo.recommend.requirements import Requirements
+from attn_zoo.registry import task_card, task_names
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, paragraph, shell
 
-_WORST_FIRST: tuple[Judged, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
-"""Verdicts that rule a candidate out, the worst first."""
+CONTROL = "uniform"
+"""Control that the suggested commands run beside a mechanism."""
 _WORDS: dict[Judged, str] = {
     "no better": "no better than a control on",
     "worse": "worse on",
@@ -30,7 +33,7 @@ _WORDS: dict[Judged, str] = {
     "few seeds": "too few seeds on",
     "not run": "not run on",
 }
-"""Words for each of these verdicts, before the number of tasks."""
+"""Words for each verdict that rules a candidate out, before the number of tasks. The worst verdict comes first."""
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
@@ -60,7 +63,7 @@ def sentences(found: Recommendation) -> Iterator[str]:
     yield from _softmax(found, taken) if taken.attention == BASELINE else _other(found, taken)
     if found.named or len(found.candidates) == 1:
         yield from _refused(found)
-    yield from _doubt(list(dict.fromkeys(_doubts(found))))
+    yield from _caution(_cautions(found))
 
 
 def _refused(found: Recommendation) -> Iterator[str]:
@@ -80,11 +83,11 @@ def _scope(found: Recommendation) -> Iterator[str]:
         yield f"You asked for {found.required.length:,} tokens; the evidence is from inputs of {found.answer.scored_at} tokens."
 
 
-def _doubt(doubts: list[str]) -> Iterator[str]:
+def _caution(cautions: list[str]) -> Iterator[str]:
     """Yield one line with as many cautions as fit, but at least one. Yield nothing if there are none."""
-    for shown in range(len(doubts), 0, -1):
-        more = f" ({len(doubts) - shown} more: --all)" if shown < len(doubts) else ""
-        line = f"Caution: {'; '.join(doubts[:shown])}{more}."
+    for shown in range(len(cautions), 0, -1):
+        more = f" ({len(cautions) - shown} more: --all)" if shown < len(cautions) else ""
+        line = f"Caution: {'; '.join(cautions[:shown])}{more}."
         if len(line) <= WIDTH or shown == 1:
             yield line
             return
@@ -193,26 +196,27 @@ def _deciding(found: Recommendation, clause: str = " that decide") -> str:
     return f"all {len(evidence)} {'qualities' if found.required.trained else 'tasks'}{clause}"
 
 
-def _doubts(found: Recommendation) -> Iterator[str]:
+def _cautions(found: Recommendation) -> list[str]:
+    """Return what limits the evidence for a recommendation, each limit once."""
     required, taken = found.required, found.taken
     evidence = {name for name, _ in found.answer.evidence}
-    if required.trained and found.answer.evidence:
-        yield "the evidence is from one sentence encoder only"
+    cautions: list[str] = []
+    if required.trained and evidence:
+        cautions.append("the evidence is from one sentence encoder only")
     if required.cross and evidence:
-        yield "the evidence is from self-attention, not cross-attention"
+        cautions.append("the evidence is from self-attention, not cross-attention")
     if found.answer.missing and evidence:
-        yield f"no records of {listed(found.answer.missing)}"
+        cautions.append(f"no records of {listed(found.answer.missing)}")
     if taken and taken.attention != BASELINE:
-        yield "FLOPs are not time (see attn-zoo measure)"
+        cautions.append("FLOPs are not time (see attn-zoo measure)")
         settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
-        if settings:
-            yield f"its scores are for {' and '.join(sorted(settings))}"
-        yield from _other_options(found, taken)
-        yield from taken.warnings
+        cautions += [f"its scores are for {' and '.join(sorted(settings))}"] if settings else []
+        cautions += [*_other_options(found, taken), *taken.warnings]
     elif found.named:
-        yield from (doubt for each in found.candidates for doubt in _other_options(found, each))
+        cautions += [said for each in found.candidates for said in _other_options(found, each)]
     if evidence or required.trained:  # else the answer begins with them
-        yield from (f"{name} does not count: {why}" for name, why in found.answer.no_evidence)
+        cautions += [f"{name} does not count: {why}" for name, why in found.answer.no_evidence]
+    return list(dict.fromkeys(cautions))
 
 
 def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
@@ -236,7 +240,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     reasons = grouped((each.reason.removeprefix(each.label).strip(), each.label) for each in found.refused)
     unfit = [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
     yield from _block("Mechanisms that do not meet the requirements", unfit)
-    yield from _block("Cautions", list(dict.fromkeys(_doubts(found))))
+    yield from _block("Cautions", _cautions(found))
     note = "FLOPs are those of the mechanism alone, without projections. Options that you do not give have their defaults."
     yield from _block("Note", [note])
 
@@ -251,7 +255,7 @@ def _verdict(found: Recommendation, each: Candidate) -> str:
         return "does not match" if each.attention in found.transplanted else "not transplanted"
     verdicts = [one.verdict for one in found.at_deciding(each.attention)]
     good = sum(verdict in QUALIFIES for verdict in verdicts)
-    bad = next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+    bad = next((verdict for verdict in _WORDS if verdict in verdicts), None)
     said = [f"matches on {good} of {len(verdicts)}"] if good else []
     return "; ".join([*said, *([f"{_WORDS[bad]} {verdicts.count(bad)}"] if bad else [])]) or "-"
 
@@ -280,6 +284,66 @@ def _gain(gain: Gain) -> str:
     return f"{gain_words(gain.amount, gain.unit)} on {gain.at}"
 
 
+def evidence_command(found: Recommendation) -> str | None:
+    """Return the command that gathers evidence on the mechanism of ``Recommendation.untried``. Return None if no command could
+    change the recommendation."""
+    untried = found.untried()
+    if untried is None:
+        return None
+    each, lacking = untried
+    if found.required.trained:
+        encoder = not (found.required.reads_past or found.required.cross)
+        row = RowName(each.attention, each.options)
+        return f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
+    tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
+    known = [name for name in dict.fromkeys(tasks) if name in task_names()]
+    groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
+    if not groups:
+        return None
+    how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
+    row = RowName(each.attention, each.options if _fit(found.required, each, lacking) else {})
+    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed=1,2,3"
+
+
+def _fit(required: Requirements, each: Candidate, tasks: Sequence[Ability]) -> bool:
+    """Return True if the candidate's options, chosen for the required length, also fit the lengths of the tasks."""
+    try:
+        with torch.device("meta"):
+            for length in {int(task.table.task["length"]) for task in tasks}:
+                build(replace(required, length=length), RowName(each.attention, each.options))
+    except ValueError:
+        return False
+    return True
+
+
+def _reading(task: str, causal: bool) -> str:
+    """Return settings that run a task in the required direction, at its profile preset if it has one."""
+    entry = task_card(task)
+    profile = "profile_decoder" if causal else "profile_encoder"
+    if profile in entry.levels:
+        return f"level={profile}"
+    can_choose = any(field.name == "causal" for field in fields(entry.options))
+    return "level=cpu task.causal=true" if causal and can_choose else "level=cpu"
+
+
+def code(found: Recommendation, taken: Candidate) -> str:
+    """Return Python code that uses a candidate: it builds a layer or, for a trained model, replaces softmax."""
+    required = found.required
+    options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
+    if required.trained:
+        return f'replace_attention(model, "{taken.attention}"{options})'
+    causal = ", causal=True" if required.reads_past else ""
+    cross = f", context_length={required.length}" if required.cross else ""
+    sizes = f'{required.width}, {required.heads}, "{taken.attention}", length={required.length}'
+    return f"MultiHeadAttention({sizes}{cross}{causal}{options})"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Return names as text, such as ``a, b, c and 2 more``. At most ``most`` names are written out."""
+    shown = list(names[:most])
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def as_json(found: Recommendation) -> str:
     """Return a recommendation with its evidence as JSON."""
     data: dict[str, Any] = {
@@ -289,6 +353,6 @@ def as_json(found: Recommendation) -> str:
         "answer": asdict(found.answer),
         "candidates": [{**asdict(each), "label": each.label, "verdict": _verdict(found, each)} for each in found.candidates],
         "refused": [asdict(each) for each in found.refused],
-        "doubts": list(dict.fromkeys(_doubts(found))),
+        "doubts": _cautions(found),
     }
     return json.dumps(data, indent=1)

@@ -22,9 +22,8 @@ from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.needs import NEEDS, answers, costs_of
 from attn_zoo.recommend import Recommendation, Requirements, recommend
-from attn_zoo.recommend.candidates import candidates
-from attn_zoo.recommend.next_step import code, evidence_command
-from attn_zoo.recommend.text import as_text
+from attn_zoo.recommend.ranking import candidates
+from attn_zoo.recommend.text import as_text, code, evidence_command
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import attentions, card
 from attn_zoo.rows import rows_of
