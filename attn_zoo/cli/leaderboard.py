@@ -187,13 +187,13 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 
 def _page(parsed: argparse.Namespace) -> str:
-    from attn_zoo.leaderboard.page import html_page, records_from  # takes a tenth of a second, and tables do not need it
+    from attn_zoo.leaderboard.page import ResultSet, html_page, records_from  # takes a tenth of a second, and tables do not need it
 
     records, damaged = Store(parsed.records).load()
     as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
     records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
     costs = counted_columns(parsed.costs)
-    return html_page(_tables(parsed, records), records, damaged, records_at=records_at, costs=costs)
+    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at, costs=costs)], damaged)
 
 
 def _picture(parsed: argparse.Namespace) -> str:

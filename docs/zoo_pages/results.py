@@ -59,7 +59,7 @@ class Results:
         names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
         loaded = {name: Store(self.root / name).load()[0] for name in names}
         not_causal = [name for name in attentions() if not card(name).can.causal]
-        return [ResultSet(name, tables(records), records, not_causal=not_causal) for name, records in loaded.items()]
+        return [ResultSet(tables(records), records, name, not_causal=not_causal) for name, records in loaded.items()]
 
     @cached_property
     def boards(self) -> dict[str, list[Table]]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from attn_zoo.bench.tables import binary
 from attn_zoo.escapes import csv_cell
-from attn_zoo.leaderboard.page import ResultSet, page_of_sets
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import frame
 from attn_zoo.registry import attentions, task_names
 from zoo_pages.templating import render
@@ -43,7 +43,7 @@ def site_files(sets: Sequence[ResultSet]) -> dict[str, bytes]:
     pages |= {f"attention/{name}": f"generated/attention/{name}.html" for name in attentions()}
     pages |= {f"task/{name}": f"generated/task/{name}.html" for name in task_names()}
     shown = [each for each in sets if each.tables]
-    return {PAGE: page_of_sets(shown, pages=pages).encode(), **downloads(sets)}
+    return {PAGE: html_page(shown, pages=pages).encode(), **downloads(sets)}
 
 
 def downloads(sets: Sequence[ResultSet]) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from make import make_record
 from page_data import text_of
 
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.page import html_page
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Budget, RunRecord
 
 
@@ -176,7 +176,7 @@ def test_times_are_shown_where_they_are_asked_for_alone():
     assert "by time of training" not in render(tables([run("softmax")], at=(5.0,)), "terminal"), "no curve, no table"
     assert "- after 90.0 s, softmax: spent less than the budget" in render(tables(records, at=(5.0, 90.0)), "terminal")
     assert "after 5.00 s, softmax" not in render(tables(records, at=(5.0, 90.0)), "terminal")
-    page = html_page(tables(records, at=(3.0,)), records, [])
+    page = html_page([ResultSet(tables(records, at=(3.0,)), records)])
     assert "after 3.00 s" in text_of(page) and "3.00 s (as requested)" in text_of(page)
 
 

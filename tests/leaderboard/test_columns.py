@@ -19,7 +19,7 @@ from page_data import text_of
 import attn_zoo
 from attn_zoo.leaderboard import leaderboard, render, tables
 from attn_zoo.leaderboard.columns import COLUMNS, Column, columns
-from attn_zoo.leaderboard.page import html_page
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.leaderboard.table import Block, Failure, Row, Table
 from attn_zoo.leaderboard.text import grid
 from attn_zoo.records import RunRecord, Store
@@ -41,7 +41,7 @@ def records(tmp_path) -> list[RunRecord]:
 
 def shown(format: str, records: list[RunRecord]) -> str:
     made = tables(records)
-    return text_of(html_page(made, records)) if format == "html" else render(made, format, wide=True)
+    return text_of(html_page([ResultSet(made, records)])) if format == "html" else render(made, format, wide=True)
 
 
 @pytest.mark.parametrize("format", ["terminal", "github", "latex", "csv", "json", "html"])
@@ -83,7 +83,7 @@ def test_columns_that_a_table_lacks_are_not_shown(records):
     (table,) = tables(records)
     assert "trials" not in grid(table, "scores").head and grid(table, "parts").body == []
     assert "by part of the test" not in render([table], "terminal")
-    assert "measured" in text_of(html_page([table], records)), "two machines"
+    assert "measured" in text_of(html_page([ResultSet([table], records)])), "two machines"
 
 
 def test_a_failure_tells_its_status_its_seed_and_its_reason():

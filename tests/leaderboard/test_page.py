@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,8 +22,8 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import CostColumn
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
-from attn_zoo.leaderboard.page import ResultSet, html_page, page_of_sets, records_from
-from attn_zoo.records import ModelSpec, RunRecord, Store
+from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
+from attn_zoo.records import Damaged, ModelSpec, RunRecord, Store
 
 
 class Seen(HTMLParser):
@@ -54,8 +55,8 @@ def some(folder: Path, **changes) -> list[RunRecord]:
     return store.load()[0]
 
 
-def page(records: list[RunRecord], **options) -> str:
-    return html_page(tables(records), records, **options)
+def page(records: list[RunRecord], damaged: Sequence[Damaged] = (), **options) -> str:
+    return html_page([ResultSet(tables(records), records, **options)], damaged)
 
 
 def set_of(text: str) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
     records, _ = store.load()
     made = tables(records)
     found = heat_map(made)
-    text = html_page(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": 65536})])
+    text = html_page([ResultSet(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": 65536})])])
     heat = set_of(text)["heat"]
     assert [column["title"] for column in heat["columns"]] == [column.title for column in found.columns]
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
@@ -218,8 +219,8 @@ def test_sets_with_files_of_one_name_keep_their_own_records_and_link_their_pages
     sets = []
     for name, score in (("one", 0.9), ("other", 0.6)):
         record = replace(make_record("softmax", test=score), source="same.json")
-        sets.append(ResultSet(name, tables([record]), [record], f"{name}/"))
-    text = page_of_sets(sets, pages={"home": "index.html", "attention/softmax": "softmax.html", "task/mqar": "mqar.html"})
+        sets.append(ResultSet(tables([record]), [record], name, f"{name}/"))
+    text = html_page(sets, pages={"home": "index.html", "attention/softmax": "softmax.html", "task/mqar": "mqar.html"})
     found = data_of(text)
     assert [each["name"] for each in found["sets"]] == ["one", "other"] and found["home"] == "index.html"
     assert [(row["set"], row["runs"][0][2], row["runs"][0][12]) for row in found["rows"]] == [
@@ -245,7 +246,8 @@ def test_damaged_files_are_named(tmp_path, plain):
 
 
 def test_no_records_make_a_page_that_says_so():
-    assert data_of(html_page([], []))["rows"] == [] and "There are no records to show yet" in html_page([], [])
+    text = page([])
+    assert data_of(text)["rows"] == [] and "There are no records to show yet" in text
 
 
 def test_files_are_linked_from_beside_and_above_alone(tmp_path):

@@ -13,7 +13,7 @@ from make import make_record
 
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heatmap import SHADES
-from attn_zoo.leaderboard.page import ResultSet, html_page, page_of_sets, records_from
+from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
 from attn_zoo.records import Store
 
 HOSTILE = '</td><script>window.owned = true</script><img src="https://example.invalid/x" onerror="window.owned = true">'
@@ -35,7 +35,7 @@ def file(tmp_path_factory) -> Path:
         store.add(make_record("reformer", task, status="failed", reason=HOSTILE, counted={}))
     records, _ = store.load()
     made = folder / "page.html"
-    made.write_text(html_page(tables(records), records, records_at=records_from(made, store.root)), encoding="utf-8")
+    made.write_text(html_page([ResultSet(tables(records), records, records_at=records_from(made, store.root))]), encoding="utf-8")
     return made
 
 
@@ -221,9 +221,9 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     for name, task in (("first", "digits"), ("second", "listops")):
         runs = [make_record(row, task, seed, test=0.8 + seed / 200) for row in ("softmax", "uniform") for seed in (1, 2)]
         records = [replace(record, source=f"{number}.json") for number, record in enumerate(runs)]
-        sets.append(ResultSet(name, tables(records), records))
+        sets.append(ResultSet(tables(records), records, name))
     file = tmp_path / "several.html"
-    file.write_text(page_of_sets(sets, pages={"home": "index.html"}), encoding="utf-8")
+    file.write_text(html_page(sets, pages={"home": "index.html"}), encoding="utf-8")
     window.size(1300, 900)
     window.complaints.clear()
     window.open(file)
@@ -265,7 +265,7 @@ def test_ten_thousand_records_make_a_page_below_two_megabytes_that_builds_the_ro
         for seed in (1, 2, 3)
     ]
     file = tmp_path / "large.html"
-    file.write_text(html_page(tables(records), records, records_at="runs/"), encoding="utf-8")
+    file.write_text(html_page([ResultSet(tables(records), records, records_at="runs/")]), encoding="utf-8")
     assert file.stat().st_size < 2e6
     window.size(1300, 900)
     window.open(file)

@@ -21,7 +21,7 @@ from attn_zoo import MultiHeadAttention, build_attention
 from attn_zoo.contract import Geometry, Patches, TaskSpec, Tokens, UnknownNameError
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.advise.table import use_cases
-from attn_zoo.leaderboard.page import html_page
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Budget, ModelSpec, RecordError, RunRecord, Store
 from attn_zoo.records.spec import digest_of
 from attn_zoo.records.verify import verify
@@ -106,9 +106,9 @@ def check_damaged(content: bytes, draws: bool) -> None:
         made = tables(records)
         use_cases(made)
         if draws and not left_out:  # figures of the two valid records would be the same each time
-            html_page(made, records, left_out)
+            html_page([ResultSet(made, records)], left_out)
         else:
-            html_page((), (), left_out)
+            html_page([ResultSet([], [])], left_out)
 
 
 FIELDS = [field.name for field in fields(RunRecord) if field.name not in ("source", "spec", "tuning")]

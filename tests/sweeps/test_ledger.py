@@ -16,7 +16,7 @@ from page_data import text_of
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard, render, tables
 from attn_zoo.leaderboard.difference import difference
-from attn_zoo.leaderboard.page import html_page
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.spec import digest_of
 from attn_zoo.records.tuning import best_of, ledger, setting, study_id, trials_of
@@ -150,7 +150,7 @@ def test_every_way_of_showing_says_how_many_trials(tmp_path, capsys):
     assert lines["linformer"]["trials"] == "2" and lines["linformer"]["study"] == "a" * 12
     assert json.loads(lines["linformer"]["tuned"]) == {"attention.dial": 2, "budget.learning_rate": 0.002}
     assert json.loads(render(tables(loaded), "json"))[0]["rows"][0]["tuning"]["trials"] == 2
-    page = text_of(html_page(tables(loaded), loaded, []))
+    page = text_of(html_page([ResultSet(tables(loaded), loaded)]))
     assert "trials\n" in page and "learning rate tuned: tag(log,interval(0.001,0.1))" in page
     assert main(["show", "linformer", "--all", "--records", str(tmp_path)]) == 0
     assert "best of 2 trials" in capsys.readouterr().out

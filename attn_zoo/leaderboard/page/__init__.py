@@ -29,18 +29,18 @@ from attn_zoo.leaderboard.table import Table
 from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER
 from attn_zoo.records import Damaged, RunRecord
 
-__all__ = ["ResultSet", "html_page", "page_of_sets", "records_from"]
+__all__ = ["ResultSet", "html_page", "records_from"]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
     """Leaderboard tables that one page shows together, and their records."""
 
-    name: str
-    """Name under which the reader chooses the set; may be empty for the only set of a page."""
     tables: Sequence[Table]
     records: Sequence[RunRecord]
     """Records of the tables, as ``Store.load`` returns them."""
+    name: str = ""
+    """Name under which the reader chooses the set; may be empty for the only set of a page."""
     records_at: str | None = None
     """Address of the folder of records relative to the page (see ``records_from``). With None, the page has no links to records."""
     costs: Sequence[CostColumn] = ()
@@ -49,25 +49,9 @@ class ResultSet:
     """Mechanisms without a causal form, to which causal tasks are not applicable."""
 
 
-def html_page(
-    tables: Sequence[Table],
-    records: Sequence[RunRecord],
-    damaged: Sequence[Damaged] = (),
-    *,
-    records_at: str | None = None,
-    costs: Sequence[CostColumn] = (),
-) -> str:
-    """Return the HTML page of one set of results. Equal records give equal text. ``ResultSet`` describes all arguments except
-    ``damaged``.
-
-    Args:
-        damaged: files that are not complete records, which the page lists.
-    """
-    return page_of_sets([ResultSet("", tables, records, records_at, costs)], damaged)
-
-
-def page_of_sets(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages: Mapping[str, str] | None = None) -> str:
-    """Return the HTML page of several sets of results. It shows the first set until the reader chooses another.
+def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages: Mapping[str, str] | None = None) -> str:
+    """Return the HTML page of one or more sets of results. It shows the first set until the reader chooses another. Equal records
+    give equal text.
 
     Args:
         damaged: files that are not complete records, which the page lists.
