@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.bench.compare import compare
 from attn_zoo.leaderboard.notes import seed_count
 from attn_zoo.leaderboard.statistics import estimate, paired
-from attn_zoo.transplant.setting import Setting
 from attn_zoo.transplant.table import EXPLAINED, Row, rows_of, shown, with_notes
 
 
@@ -62,7 +60,7 @@ def _speed(row: Row) -> str:
 
 
 def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    s, environment = asdict(Setting()) | found["setting"], found["environment"]  # records leave out defaults of classification
+    s, environment = found["setting"], found["environment"]
     tasks, threads = found["data"]["tasks"].values(), environment["threads"]
     learn, test = (_range([facts[part] for facts in tasks]) for part in ("train", "test"))
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from attn_zoo.rows import option
 from attn_zoo.transplant.passages import SHORTEST
 from attn_zoo.transplant.training import Trains
 
-_LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
-CLASSIFY = (*_LEAST, "classify_rate")
-"""Names of the settings of text classification. Records store these settings only if they differ from their defaults."""
+_LEAST = {
+    **{"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1},
+    **{"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2},
+}
+"""Least values of settings that are counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Setting:
     classify_tests: int = option(1000, "maximum number of test examples of a task in classify")
 
     def __post_init__(self) -> None:
-        for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, **_LEAST}.items():
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
         if self.tests % 2:
@@ -75,13 +77,9 @@ class Setting:
                 raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as a dictionary for JSON. If ``model`` is a folder, only the name of the folder is kept. Settings of
-        text classification are left out if they have their defaults."""
+        """Return the settings as a dictionary for JSON. If ``model`` is a folder, only the name of the folder is kept."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
-        figures = {
-            key.name: value for key in fields(self) if (value := getattr(self, key.name)) != key.default or key.name not in CLASSIFY
-        }
-        return {**figures, "model": model, "trains": self.trains.value}
+        return {**asdict(self), "model": model, "trains": self.trains.value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
     found = read_record(tmp_path / "out.json")
     assert [point["label"] for point in found["points"]] == ["softmax", "linformer[projected_length=6]"]
     assert [*found["data"]["tasks"]] == ["sst2[valid=20]"]
-    assert found["setting"]["classify_steps"] == 2 and "classify_rate" not in found["setting"]
+    assert found["setting"]["classify_steps"] == 2 and found["setting"]["classify_rate"] == 1e-4
 
 
 @pytest.mark.parametrize(

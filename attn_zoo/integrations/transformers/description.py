@@ -40,12 +40,8 @@ class Replacement:
 
 def add(config: Any, replacement: Replacement) -> None:
     """Append a replacement to the list in the configuration of a model."""
-    entry = asdict(replacement)
-    for name, usual in {"short_convolution": 0, "attention_version": 1}.items():
-        if entry[name] == usual:  # added to version 1 later: older releases read only entries without it
-            del entry[name]
-    entry["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
-    _write(config, replacements=[*_read(config).get("replacements", []), entry])
+    options = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
+    _write(config, replacements=[*_read(config).get("replacements", []), {**asdict(replacement), "options": options}])
 
 
 def replacements_of(config: Any) -> list[Replacement]:

@@ -50,7 +50,6 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     safe = {"use_safetensors": True, "trust_remote_code": False}
     model, info = loader.from_pretrained(folder, config=config, **{**options, **safe}, output_loading_info=True)
     model.__class__ = model_class
-    _start_counters(model, info)
     _check_whole(model, info, folder, library.__version__)
     return (model, info) if wants_info else model
 
@@ -101,16 +100,6 @@ def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
     # It has the name of the original, because transformers imports the module of a class and saves its name.
     attributes = {"__init__": build, "__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
     return type(model_class.__name__, (model_class,), attributes)
-
-
-@torch.no_grad()
-def _start_counters(model: Any, info: dict[str, Any]) -> None:
-    """Set counters of training calls to 0 if a saved model of an older version lacks them. transformers would leave random memory
-    in them."""
-    counters = {name for name in info["missing_keys"] if name.endswith(".training_calls")}
-    for name in counters:
-        model.get_buffer(name).zero_()
-    info["missing_keys"] = type(info["missing_keys"])(name for name in info["missing_keys"] if name not in counters)
 
 
 def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> None:
