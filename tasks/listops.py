@@ -12,7 +12,9 @@ from random import Random
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attn_zoo.contract import SPLITS, Examples, Level, Split, Task, TaskSpec, Tokens
 from attn_zoo.data import cached, data_root, dataset_digests
@@ -20,7 +22,7 @@ from attn_zoo.registry import register_task
 
 from .datasets.listops import LISTOPS, LONGEST, ROWS
 from .parts.arrays import ArrayExamples
-from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, VOCABULARY, evaluate
+from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
 from .parts.options import choice, require_range
 
 DIGIT_SHARE = 0.75
@@ -195,6 +197,11 @@ class ListOps(Task):
     def data_title(self) -> str:
         """Name of the data in tables: ``generated`` or ``LRA ListOps``."""
         return LISTOPS.title if self.options.files is Files.lra else "generated"
+
+
+def render(ids: Int[Tensor, " length"]) -> str:
+    """Return the tokens of an expression as text, without padding."""
+    return " ".join(VOCABULARY[i] for i in ids.tolist() if VOCABULARY[i] != PADDING)
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attn_zoo.contract import SPLITS, Batch, DamagedDataError, Examples, Level, Split, Task, TaskSpec, Tokens
 from attn_zoo.data import cached, data_root, folder_digest
@@ -200,6 +202,12 @@ class Pixels(ArrayExamples):
         """Return the examples with these indices, in this order."""
         levels, valid, labels = super().batch(indices)
         return Batch(levels + 1, valid, labels)
+
+
+def render(ids: Int[Tensor, " length"]) -> str:
+    """Return the tokens of an image as text for a terminal, with two characters per pixel."""
+    side = round(len(ids) ** 0.5)
+    return "\n".join("".join(2 * " .:+*#@"[(level + 41) // 43] for level in row) for row in (ids.view(side, side) - 1).tolist())
 
 
 @lru_cache(maxsize=2)

@@ -13,15 +13,9 @@ import torch
 from attn_zoo.tasks import listops
 from attn_zoo.tasks.datasets import listops as published
 from attn_zoo.tasks.parts import expressions
-from torch import Tensor
 
 from attn_zoo import build_task, task_card
 from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError
-
-
-def render(ids: Tensor) -> str:
-    """Return the tokens of an expression as text, without padding."""
-    return " ".join(expressions.VOCABULARY[at] for at in ids.tolist() if expressions.VOCABULARY[at] != expressions.PADDING)
 
 
 def value_of(text: str) -> int:
@@ -55,7 +49,7 @@ def test_every_label_is_the_value_of_its_expression(options):
     for split in SPLITS:
         batch = task.examples(split).batch(range(min(2000, len(task.examples(split)))))
         for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
-            assert value_of(render(ids)) == label
+            assert value_of(listops.render(ids)) == label
 
 
 def test_examples_worked_by_hand():
@@ -73,7 +67,7 @@ def test_brackets_are_kept_and_nothing_is_cut():
     assert lengths.max() > 900
     assert lengths.min() >= 250
     for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
-        words = render(ids).split()
+        words = listops.render(ids).split()
         assert words[-1] == "]"
         assert sum(w.startswith("[") for w in words) == words.count("]")
         assert value_of(" ".join(words)) == label
@@ -83,7 +77,7 @@ def test_the_flaws_of_published_pipelines_would_be_noticed():
     """``value_of`` rejects an expression cut at 512 tokens, or without its first token, last token or brackets."""
     batch = build_task("listops", length=1000, train=100, valid=20, test=20).examples("train").batch(range(100))
     assert batch.valid is not None
-    words = render(batch.inputs[int(batch.valid.sum(1).argmax())]).split()
+    words = listops.render(batch.inputs[int(batch.valid.sum(1).argmax())]).split()
     assert len(words) > 900
     for damaged in (words[:512], words[:-1], words[1:], [w for w in words if w != "]"], [w for w in words if w.isdigit()]):
         with pytest.raises(AssertionError, match=r"brackets do not match|more than one expression"):
@@ -92,7 +86,7 @@ def test_the_flaws_of_published_pipelines_would_be_noticed():
 
 def test_the_vocabulary_has_one_id_a_symbol_and_renders():
     assert " ".join(expressions.VOCABULARY) == "_ 0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
-    assert render(torch.tensor([12, 5, 11, 8, 3, 15, 2, 15, 0, 0])) == "[MAX 4 [MIN 7 2 ] 1 ]"
+    assert listops.render(torch.tensor([12, 5, 11, 8, 3, 15, 2, 15, 0, 0])) == "[MAX 4 [MIN 7 2 ] 1 ]"
 
 
 @pytest.mark.parametrize(("length", "missing"), [(64, 0.07), (2000, 0.02)])
@@ -113,7 +107,7 @@ def test_depth_and_arguments_keep_their_limits():
     task = build_task("listops", length=100, max_depth=3, max_arguments=6, train=500, valid=10, test=10)
     for ids in task.examples("train").batch(range(500)).inputs:
         depth, deepest, counts = 0, 0, [0]
-        for word in render(ids).split():
+        for word in listops.render(ids).split():
             if word.startswith("["):
                 depth += 1
                 deepest = max(deepest, depth)
@@ -222,7 +216,7 @@ def released(monkeypatch, tmp_path):
     folder = tmp_path / "lra_release" / "listops-1000"
     folder.mkdir(parents=True)
     author = listops._Author("released", 8, 40, 4, 5)
-    texts = [render(torch.tensor(list(author.fresh()[0]))) for _ in range(50)]
+    texts = [listops.render(torch.tensor(list(author.fresh()[0]))) for _ in range(50)]
     texts[3] = texts[45]
     for split, at in (("train", 0), ("valid", 30), ("test", 40)):
         lines = [f"{published_form(text)}\t{value_of(text)}" for text in texts[at : at + rows[split]]]
@@ -248,7 +242,7 @@ def test_the_files_of_long_range_arena_are_read_whole(released):
     assert task.spec.length == 2000
     parts = [task.examples(split) for split in SPLITS]
     assert [len(part) for part in parts] == [29, 10, 10], "what stands in test as well is left out of train"
-    found = [render(row) for part in parts for row in part.batch(range(len(part))).inputs]
+    found = [listops.render(row) for part in parts for row in part.batch(range(len(part))).inputs]
     assert found == [text for at, text in enumerate(texts) if at != 3]
     assert [label for part in parts for label in part.labels().tolist()] == [value_of(text) for text in found]
     assert all(text.count("[") == text.count("]") > 0 for text in found), "brackets survive"

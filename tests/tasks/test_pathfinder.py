@@ -170,6 +170,9 @@ def test_tokens_are_levels_and_one_more():
     everything = part.batch(range(20))
     images = (everything.inputs - 1).view(-1, 16, 16).numpy().astype(np.uint8)
     assert (solve(images) == everything.labels.numpy()).all()
+    drawn = pathfinder.render(batch.inputs[0]).splitlines()
+    assert [len(line) for line in drawn] == [32] * 16
+    assert "@" in "".join(drawn)
     assert task.data_title == "generated"
 
 
