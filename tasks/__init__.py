@@ -2,8 +2,7 @@
 
 from . import adding as adding
 from . import causal_language as causal_language
-from . import cifar10 as cifar10
-from . import cifar100 as cifar100
+from . import cifar as cifar
 from . import copying as copying
 from . import digits as digits
 from . import fashion_mnist as fashion_mnist

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attn_zoo.registry import register_task
 
-from .datasets.images import EXPECTED, FASHION_MNIST
-from .parts.images import PublishedOptions, PublishedTask, patch_levels, require_options
+from .datasets.images import FASHION_MNIST
+from .parts.images import PublishedOptions, PublishedTask, patch_levels
 
 
 @dataclass
 class Options(PublishedOptions):
     """Options of the task ``fashion_mnist``."""
 
-    patch: int = 4
-    """Side of a patch in pixels: 2, 4, 7 or 14."""
     root: str = ""
     """Data folder, which contains ``fashion-mnist`` or ``FashionMNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
     this variable is not set."""
 
-    def __post_init__(self) -> None:
-        require_options("fashion_mnist", self, EXPECTED["fashion_mnist"], patches=(2, 4, 7, 14))
+    task: ClassVar[str] = "fashion_mnist"
 
 
 @register_task(

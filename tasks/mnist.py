@@ -5,24 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 from attn_zoo.contract import Level
 from attn_zoo.registry import register_task
 
-from .datasets.images import EXPECTED, MNIST
+from .datasets.images import MNIST
 from .parts.arrays import ArrayExamples, standardise
 from .parts.augment import Augment
-from .parts.images import PublishedOptions, PublishedTask, Splits, channel_scale, patch_levels, require_options
+from .parts.images import PublishedOptions, PublishedTask, Splits, channel_scale, patch_levels
 
 
 @dataclass
 class Options(PublishedOptions):
     """Options of the task ``mnist``."""
 
-    patch: int = 4
-    """Side of a patch in pixels: 2, 4, 7 or 14."""
     valid: int = 5_000
     """Number of validation images. They are the last of the published training images."""
     augment: Augment = Augment.none
@@ -31,8 +30,10 @@ class Options(PublishedOptions):
     """Data folder, which contains ``mnist`` or torchvision's ``MNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
     this variable is not set."""
 
+    task: ClassVar[str] = "mnist"
+
     def __post_init__(self) -> None:
-        require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))
+        super().__post_init__()
         if self.augment is Augment.crop_flip:
             raise ValueError("mnist.augment must be none, crop or timm, because digits must not be mirrored; got crop_flip")
 

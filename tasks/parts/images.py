@@ -24,6 +24,9 @@ from .augment import Augment, augmented
 from .division import Row, divide
 from .options import choice, either
 
+PATCHES = {28: (2, 4, 7, 14), 32: (1, 2, 4, 8)}
+"""Sides of patches that divide an image of a published data set, by the side of the image."""
+
 Parts = tuple[Images, Images, Images]
 """Images of train, valid and test."""
 
@@ -126,9 +129,10 @@ class PatchTask(Task):
 
 @dataclass
 class PublishedOptions:
-    """Options of tasks with a published data set of images."""
+    """Options of tasks with a published data set of images. A subclass states the name of its task."""
 
     patch: int = 4
+    """Side of a patch in pixels: 1, 2, 4 or 8 for images of 32 pixels a side, and 2, 4, 7 or 14 for those of 28."""
     train: int = 0
     """Number of training images. The first images are used; 0 means all except the validation images."""
     valid: int = 5_000
@@ -137,6 +141,19 @@ class PublishedOptions:
     """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
     """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
+
+    task: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        expected = EXPECTED[self.task]
+        patches = PATCHES[expected.height]
+        if self.patch not in patches:
+            raise ValueError(
+                f"{self.task}.patch must be {either(patches)}, so that at least two patches lie along the {expected.height} pixels "
+                f"of a side; got {self.patch}"
+            )
+        require_shares(self.task, self, expected)
+        self.augment = choice(f"{self.task}.augment", self.augment, Augment)
 
 
 class PublishedTask(PatchTask):
@@ -159,23 +176,6 @@ class PublishedTask(PatchTask):
 def published_splits(kind: type[PublishedTask], root: Path, valid: int, train: int) -> Splits:
     """Return the train, valid and test splits of the task ``kind``, with standardised pixels. They are cached."""
     return standardised(split_images(kind.data.load(root), valid, train))
-
-
-def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
-    """Check the image options ``patch``, ``train``, ``valid`` and ``augment`` of a task. ``augment`` may be a string, which is
-    converted.
-
-    Raises:
-        ValueError: an option is out of its range.
-    """
-    if options.patch not in patches:
-        raise ValueError(
-            f"{task}.patch must be {either(patches)}, so that at least two patches lie along the {expected.height} pixels of a "
-            "side; "
-            f"got {options.patch}"
-        )
-    require_shares(task, options, expected)
-    options.augment = choice(f"{task}.augment", options.augment, Augment)
 
 
 def require_shares(task: str, options: Any, expected: Expected) -> None:
