@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.metrics import COUNTED
+from attn_zoo.leaderboard.metrics import SHARES_OF_EXAMPLES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
 
@@ -43,7 +43,7 @@ def averages(tables: Sequence[Table]) -> Averages:
     tasks share fewer than ``SEEDS`` seeds and were not all run with exactly these seeds. If fewer than two rows have an average,
     ``rows`` is empty and ``reason`` says why.
     """
-    shares = [table for table in tables if table.task["metric"] in COUNTED]
+    shares = [table for table in tables if table.task["metric"] in SHARES_OF_EXAMPLES]
     titles = tuple(str(table.task["title"]) for table in shares)
     if len(shares) < 2:
         return _none(titles, "fewer than two tasks are scored by accuracy or F1")

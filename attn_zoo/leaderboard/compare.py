@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_zoo.checks import check_text
-from attn_zoo.leaderboard.metrics import COUNTED as COUNTED_METRICS
-from attn_zoo.leaderboard.metrics import SHARES
+from attn_zoo.leaderboard.metrics import SHARES, SHARES_OF_EXAMPLES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict
 from attn_zoo.records.shape import bounds
@@ -80,7 +79,7 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
         data: recorded facts about each split, such as the number of its examples.
     """
     metric = task["metric"]
-    examples = data.get("test", {}).get("examples") if metric in COUNTED_METRICS else None
+    examples = data.get("test", {}).get("examples") if metric in SHARES_OF_EXAMPLES else None
     least, most = bounds(metric)
     return Resolution(metric in SHARES, examples, (least - most, most - least))
 

@@ -11,8 +11,9 @@ from typing import Any
 import polars as pl
 
 from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.gate import METHOD, Change, Finding, Judged, Pair, cost_changes, judged
-from attn_zoo.leaderboard.metrics import SHARES, grain, style
+from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rank import SETTING, key_of, measured_as, newest, tables, without_trials
 from attn_zoo.leaderboard.statistics import Estimate, Run, estimate
 from attn_zoo.leaderboard.table import runs_of
@@ -155,15 +156,15 @@ def _findings(
 
 def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
     card, scores = then.first["task_card"], then.scores
-    share = card["metric"] in SHARES
+    measured = resolution(card, then.first["data"])
     mean = sum(scores.values()) / len(scores) if scores else 0.0
     return Pair(
         a=scores,
         b=now.scores,
         higher_is_better=bool(card.get("higher_is_better", True)),
-        grain=grain(card["metric"], then.first["data"].get("test", {}).get("examples")),
-        tolerance=tolerance if share else tolerance * abs(mean),
-        share=share,
+        grain=1 / measured.examples if measured.examples else 0.0,
+        tolerance=tolerance if measured.share else tolerance * abs(mean),
+        share=measured.share,
     )
 
 

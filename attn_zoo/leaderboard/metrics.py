@@ -11,9 +11,9 @@ from attn_zoo.leaderboard.table import Comparison, Row, Table, Verdict
 from attn_zoo.records.shape import BOUNDS
 from attn_zoo.terminal import short
 
-COUNTED = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
+SHARES_OF_EXAMPLES = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""
-SHARES = (*COUNTED, "r2")
+SHARES = (*SHARES_OF_EXAMPLES, "r2")
 """Percentage metrics: scores are at most 1 and shown in per cent; differences are shown in points. ``r2`` has no lower bound."""
 _SIGNIFICANT = ("mse",)
 """Metrics in a unit of the task, which are written with significant digits."""
@@ -35,11 +35,6 @@ def written(value: float, metric: str) -> str:
 def is_significant(metric: str) -> bool:
     """Return True if scores of this metric are written with a fixed number of significant digits instead of decimals."""
     return metric in _SIGNIFICANT
-
-
-def grain(metric: str, examples: int | None) -> float:
-    """Return the smallest step between two scores on this many examples, or 0 if the metric is not a share of the examples."""
-    return 1 / examples if metric in COUNTED and examples else 0.0
 
 
 def spent(cost: str, amount: float | None) -> str:
