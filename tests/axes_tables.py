@@ -183,7 +183,7 @@ def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] |
         return None
     table = rows[BASELINE][1]
     pairs = [(row, fit[BASELINE]) for name, row in fit.items() if name != BASELINE]
-    return list(compare(pairs, table.higher_is_better, resolution(table.task, table.data)))
+    return list(compare(pairs, resolution(table.task, table.data)))
 
 
 def length_finding(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> str:
@@ -294,7 +294,7 @@ def hybrids_finding(made: Sequence[Table]) -> str:
         mixed = [row for row in table.rows if "+" in row.attention and row.against_softmax]
         if not mixed:
             continue
-        best = min(mixed, key=lambda row: standing(row, table.higher_is_better))
+        best = min(mixed, key=lambda row: standing(row, table.sign))
         assert best.against_softmax
         outcome = best.against_softmax.outcome
         words = f"{outcome} {'from' if outcome is Outcome.TIED else 'than'} softmax"
@@ -315,7 +315,7 @@ def _task(table: Table) -> tuple[str, Mapping[str, Any]]:
 def order_of(table: Table) -> list[str]:
     """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them."""
     kept = [row for row in table.rows if not row.control and row.test is not None]
-    return list(dict.fromkeys(row.attention for row in sorted(kept, key=lambda row: standing(row, table.higher_is_better))))
+    return list(dict.fromkeys(row.attention for row in sorted(kept, key=lambda row: standing(row, table.sign))))
 
 
 def _section(finding: str, picture: str, table: str, left: Sequence[str]) -> str:

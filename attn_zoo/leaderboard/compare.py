@@ -48,14 +48,21 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Smallest differences between scores that a metric can show on a test split."""
+    """Smallest differences between scores that a metric can show on a test split, and the direction in which scores are better."""
 
+    sign: int
+    """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
     share: bool
     """True for a percentage metric, whose differences are in points."""
     examples: int | None
     """Number of test examples if the metric is a share of the examples, such as accuracy; else None."""
     bounds: tuple[float, float] = EVERYWHERE
     """Least and greatest possible difference of two scores."""
+
+    @property
+    def grain(self) -> float:
+        """Smallest step between two scores, or 0 if the metric is not a share of the examples."""
+        return 1 / self.examples if self.examples else 0.0
 
     def ties(self, difference: float, larger: float) -> bool:
         """Return True if a difference between two scores is too small to count, whatever a significance test says.
@@ -81,7 +88,8 @@ def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -
     metric = task["metric"]
     examples = data.get("test", {}).get("examples") if metric in SHARES_OF_EXAMPLES else None
     least, most = bounds(metric)
-    return Resolution(metric in SHARES, examples, (least - most, most - least))
+    sign = 1 if task.get("higher_is_better", True) else -1
+    return Resolution(sign, metric in SHARES, examples, (least - most, most - least))
 
 
 def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
@@ -112,12 +120,12 @@ def _unfit(row: Row) -> str | None:
     return None
 
 
-def compare(pairs: Sequence[tuple[Row, Row]], higher_is_better: bool, resolution: Resolution) -> tuple[Comparison, ...]:
+def compare(pairs: Sequence[tuple[Row, Row]], resolution: Resolution) -> tuple[Comparison, ...]:
     """Return the comparison of the first row of each pair with the second row. P values are corrected for the number of pairs."""
     made = [_tested(one, other, resolution) for one, other in pairs]
     corrected = holm([p for _, _, p in made])
     return tuple(
-        _comparison(one, other, score, ratio, p, higher_is_better, resolution)
+        _comparison(one, other, score, ratio, p, resolution)
         for (one, other), (score, ratio, _), p in zip(pairs, made, corrected, strict=True)
     )
 
@@ -146,11 +154,9 @@ def _interval(row: Row, logarithms: Sequence[float]) -> float:
     return every / math.exp(statistics.fmean(logarithms))
 
 
-def _comparison(
-    one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float, higher_is_better: bool, resolution: Resolution
-) -> Comparison:
+def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float, resolution: Resolution) -> Comparison:
     if ratio is None:
-        gain = score.mean if higher_is_better else -score.mean
+        gain = resolution.sign * score.mean
         ties = resolution.ties(gain, max(abs(row.test.mean) for row in (one, other) if row.test))
     else:
         gain, ties = -ratio.mean, abs(ratio.mean) < math.log1p(SMALLEST)
@@ -159,19 +165,22 @@ def _comparison(
     return Comparison(one.label, other.label, score, ratio, p, outcome)
 
 
-def standing(row: Row, higher_is_better: bool) -> tuple[bool, float]:
+def standing(row: Row, sign: int) -> tuple[bool, float]:
     """Return a sort key that puts the best row first.
 
     Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to
     90 % of that score. All others follow, the best score first.
+
+    Args:
+        sign: 1 if higher scores are better, else -1.
     """
     steps = _logarithms(row)
     if steps is not None:
         return False, statistics.fmean(steps)
-    return True, math.inf if row.test is None else (-row.test.mean if higher_is_better else row.test.mean)
+    return True, math.inf if row.test is None else -sign * row.test.mean
 
 
-def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> Judgement:
+def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution) -> Judgement:
     """Compare the rows of mechanisms, and store in each row its verdict and comparisons, or the reason why it has no verdict.
     Return all comparisons.
 
@@ -191,7 +200,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
     def compared(best: Row) -> tuple[Comparison, ...]:
         softmax = next((row for row in kept if row.attention == BASELINE), None)
         pairs = {frozenset((a.label, b.label)): (a, b) for b in (best, softmax, fit) if b for a in kept if a is not b}
-        made = compare(list(pairs.values()), higher_is_better, resolution)
+        made = compare(list(pairs.values()), resolution)
         found = {frozenset((c.row, c.against)): c for c in made}
         for row in kept:
             row.against_best, row.against_softmax, row.against_control = (
@@ -199,7 +208,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
             )
         return made
 
-    for best in _candidates(kept, fit, higher_is_better, resolution):
+    for best in _candidates(kept, fit, resolution):
         comparisons = compared(best)
         if is_above_control(best):
             break
@@ -207,17 +216,17 @@ def judge_rows(rows: Sequence[Row], control: Row | None, higher_is_better: bool,
         best = kept[0]
         comparisons = compared(best)
     for row in kept:
-        row.verdict = _verdict(row, best, control, higher_is_better, resolution)
+        row.verdict = _verdict(row, best, control, resolution)
     if reason and best.verdict == Verdict.BEST:
         best.verdict = None  # it is the only one
     return Judgement(None if reason else best.label, reason, comparisons)
 
 
-def _candidates(rows: Sequence[Row], control: Row | None, higher_is_better: bool, resolution: Resolution) -> list[Row]:
+def _candidates(rows: Sequence[Row], control: Row | None, resolution: Resolution) -> list[Row]:
     """Return the rows that can be the best one: those that are better than the control before any correction."""
     if control is None:
         return list(rows[:1])
-    return [row for row in rows if compare([(row, control)], higher_is_better, resolution)[0].outcome == Outcome.BETTER]
+    return [row for row in rows if compare([(row, control)], resolution)[0].outcome == Outcome.BETTER]
 
 
 def _from(row: Row, found: Comparison | None) -> Comparison | None:
@@ -229,7 +238,7 @@ def _from(row: Row, found: Comparison | None) -> Comparison | None:
     return replace(found, row=found.against, against=found.row, difference=found.difference.times(-1), ratio=ratio, outcome=turned)
 
 
-def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, resolution: Resolution) -> Verdict:
+def _verdict(row: Row, best: Row, control: Row | None, resolution: Resolution) -> Verdict:
     """Return the verdict on a row that was compared.
 
     A row that succeeds with only some seeds may differ significantly neither from the best row nor from the best control. If its
@@ -241,7 +250,7 @@ def _verdict(row: Row, best: Row, control: Row | None, higher_is_better: bool, r
     worse = row.against_best is not None and row.against_best.outcome == Outcome.WORSE
     if not is_above_control(row):
         assert row.against_control is not None and row.test is not None, "without a control every row is above it"
-        gain = row.against_control.difference.mean * (1 if higher_is_better else -1)
+        gain = resolution.sign * row.against_control.difference.mean
         if worse or not is_above_control(best) or gain <= 0 or resolution.ties(gain, abs(row.test.mean)):
             return Verdict.NO_BETTER
     return Verdict.BEST if row is best else Verdict.WORSE if worse else Verdict.TIED
@@ -311,16 +320,18 @@ def ordered(table: Table, by: str) -> Table:
     return replace(table, rows=tuple(sorted(table.rows, key=place)))
 
 
-def with_fronts(rows: Sequence[Row], judgement: Judgement, higher_is_better: bool) -> None:
+def with_fronts(rows: Sequence[Row], judgement: Judgement, sign: int) -> None:
     """Set, for each row including controls, the Pareto fronts that it is on and the rows that dominate it.
 
     Fronts compare mean values. A row dominates another if it is no worse in mean score and in every comparable cost, and also
     cheaper in one cost or significantly better in score. A row is cheaper in time if its slowest seed took less time than the
     other's fastest seed. A row with a failed seed is on no front and dominates no other row.
+
+    Args:
+        sign: 1 if higher scores are better, else -1.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
-    sign = 1 if higher_is_better else -1
     for row in rows:
         row.fronts = tuple(cost for cost in COSTS if row in whole and _on_front(row, whole, cost, sign))
         row.dominated_by = tuple(other.label for other in whole if row.test and _dominates(other, row, sign, better))

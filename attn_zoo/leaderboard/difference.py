@@ -155,17 +155,9 @@ def _findings(
 
 
 def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
-    card, scores = then.first["task_card"], then.scores
-    measured = resolution(card, then.first["data"])
+    measured, scores = resolution(then.first["task_card"], then.first["data"]), then.scores
     mean = sum(scores.values()) / len(scores) if scores else 0.0
-    return Pair(
-        a=scores,
-        b=now.scores,
-        higher_is_better=bool(card.get("higher_is_better", True)),
-        grain=1 / measured.examples if measured.examples else 0.0,
-        tolerance=tolerance if measured.share else tolerance * abs(mean),
-        share=measured.share,
-    )
+    return Pair(scores, now.scores, measured, tolerance if measured.share else tolerance * abs(mean))
 
 
 def _rows(runs: pl.DataFrame) -> dict[str, _Runs]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, holm, paired, paired_p_value
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, Run, estimate, holm, paired_p_value
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
@@ -52,13 +52,14 @@ class Pair:
 
     a: Mapping[int, float]
     b: Mapping[int, float]
-    higher_is_better: bool
-    grain: float
-    """Smallest step between scores; see ``paired_p_value``."""
+    resolution: Resolution
     tolerance: float
     """Largest loss of score that does not count as worse, in the unit of the score."""
-    share: bool
-    """True for a percentage metric, whose scores are shown in per cent."""
+
+    @property
+    def differences(self) -> list[float]:
+        """Score in B minus score in A at each shared seed."""
+        return [self.b[seed] - self.a[seed] for seed in sorted(self.a.keys() & self.b.keys())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Change:
 def judged(pairs: Sequence[Pair]) -> list[Judged]:
     """Return for each row the verdict on whether its earlier and later scores differ. The p values are corrected for the number of
     rows with at least ``SEEDS_NEEDED`` shared seeds."""
-    tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
+    tested = [at for at, pair in enumerate(pairs) if len(pair.differences) >= SEEDS_NEEDED]
     p_values = [_p_worse(pairs[at]) for at in tested]
     worse, better = (dict(zip(tested, holm(p), strict=True)) for p in (p_values, [1 - p for p in p_values]))
     return [_judge(pair, worse.get(at), better.get(at), len(tested)) for at, pair in enumerate(pairs)]
@@ -99,33 +100,26 @@ def judged(pairs: Sequence[Pair]) -> list[Judged]:
 
 def _p_worse(pair: Pair) -> float:
     """Return the one-sided p value for B being worse."""
-    seeds = sorted(pair.a.keys() & pair.b.keys())
-    two_sided = paired_p_value([pair.b[s] - pair.a[s] for s in seeds], pair.grain)
-    return two_sided / 2 if _gain(pair) < 0 else 1 - two_sided / 2
-
-
-def _gain(pair: Pair) -> float:
-    """Return the improvement from A to B."""
-    found = paired(pair.b, pair.a)
-    return 0.0 if found is None else found.mean * (1 if pair.higher_is_better else -1)
+    two_sided = paired_p_value(pair.differences, pair.resolution.grain)
+    return two_sided / 2 if pair.resolution.sign * statistics.fmean(pair.differences) < 0 else 1 - two_sided / 2
 
 
 def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int) -> Judged:
-    found = paired(pair.b, pair.a)
+    found = estimate(pair.differences)
     if found is None:
         return Judged("not compared", None, None, None, "no seed is done in both A and B")
-    gain = _gain(pair)
+    gain, share = pair.resolution.sign * found.mean, pair.resolution.share
     if p_worse is None or p_better is None:
         seeds = f"{found.count} shared seed{'s' if found.count > 1 else ''}"
-        why = f"{found.in_points(pair.share)} over {seeds}, tolerance {Estimate(pair.tolerance, None, 0).in_points(pair.share, '')}"
+        why = f"{found.in_points(share)} over {seeds}, tolerance {Estimate(pair.tolerance, None, 0).in_points(share, '')}"
         word = "worse" if gain < -pair.tolerance else "better" if gain > pair.tolerance else "within tolerance"
         return Judged(word, found, None, pair.tolerance, f"{why}; the noise is unknown")
     assert found.half_width is not None, "an estimate over several seeds has an interval"
     sure = {"worse": p_worse, "better": p_better}
     word = next((w for w, p in sure.items() if p <= LEVEL and abs(gain) > pair.tolerance), "within noise")
     p = sure.get(word, p_worse)
-    why = f"{found.in_points(pair.share)} over {found.count} shared seeds, corrected p = {p:.2g}"
-    return Judged(word, found, float(p_worse), max(pair.tolerance, _least(found, pair.grain, tests)), why)
+    why = f"{found.in_points(share)} over {found.count} shared seeds, corrected p = {p:.2g}"
+    return Judged(word, found, float(p_worse), max(pair.tolerance, _least(found, pair.resolution.grain, tests)), why)
 
 
 def _least(found: Estimate, grain: float, tests: int) -> float:

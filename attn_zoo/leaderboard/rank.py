@@ -188,10 +188,9 @@ def _table(
 ) -> Table:
     firsts = [group[0] for group in groups]
     whole = min((run for group in groups for run in group), key=lambda run: (run["status"] != "done", str(run["started"])))
-    higher, chance = bool(whole["task_card"].get("higher_is_better", True)), whole["chance"]
-    told, measured = _with_unusual_heads(firsts), resolution(whole["task_card"], whole["data"])
+    chance, told, measured = whole["chance"], _with_unusual_heads(firsts), resolution(whole["task_card"], whole["data"])
     rows = [_row(group, settings[group[0]["row"]], chance, group[0]["attention"] in told) for group in groups]
-    rows.sort(key=lambda row: (row.control, standing(row, higher), row.label))
+    rows.sort(key=lambda row: (row.control, standing(row, measured.sign), row.label))
     controls = sorted((row for row in rows if row.control and row.test), key=lambda row: bool(row.failures))
     control = controls[0] if controls else None  # the best without failed seeds: with them the remaining seeds are the lucky ones
     softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
@@ -200,8 +199,8 @@ def _table(
         row.margin = over[0] if over else None
         if softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops:
             row.warnings += ("costs more FLOPs than softmax here",)
-    judgement = judge_rows(rows, control, higher, measured)
-    with_fronts(rows, judgement, higher)
+    judgement = judge_rows(rows, control, measured)
+    with_fronts(rows, judgement, measured.sign)
     return Table(
         task=whole["task_card"],
         task_options=_shared_task_options(whole),
@@ -217,8 +216,8 @@ def _table(
         softmax_flops=softmax_flops,
         rows=tuple(rows),
         judgement=judgement,
-        boards=boards(rows, higher, equal),
-        at=boards_at(rows, higher, at),
+        boards=boards(rows, measured.sign, equal),
+        at=boards_at(rows, measured.sign, at),
         machines=machines,
     )
 

@@ -66,8 +66,8 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    in_order = sorted(kept, key=lambda r: standing(r, table.higher_is_better))
-    differing = apart(compare(list(combinations(kept, 2)), table.higher_is_better, measured))
+    in_order = sorted(kept, key=lambda r: standing(r, table.sign))
+    differing = apart(compare(list(combinations(kept, 2)), measured))
     groups = groups_apart([r.label for r in in_order], differing)
     baseline = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not baseline]

@@ -11,11 +11,14 @@ import pytest
 from make import make_record
 
 from attn_zoo.cli import main
+from attn_zoo.leaderboard.compare import Resolution
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.gate import Pair, judged
 from attn_zoo.records import Budget, RunRecord, Store
 
 ATTENTIONS = ("softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none")
+SHARE = Resolution(1, True, None)
+"""Percentage metric that is not a share of the examples."""
 
 
 def folder(path: Path, records: list[RunRecord]) -> str:
@@ -72,7 +75,7 @@ def test_noise_is_called_worse_in_at_most_one_comparison_of_twenty():
     for _ in range(comparisons):
         before = [{seed: draw.gauss(0.7, 0.03) for seed in range(3)} for _ in spreads]
         after = [{s: v + draw.gauss(0, spread) for s, v in a.items()} for a, spread in zip(before, spreads, strict=True)]
-        pairs = [Pair(a, b, True, 1 / 2000, 0.0, True) for a, b in zip(before, after, strict=True)]
+        pairs = [Pair(a, b, Resolution(1, True, 2000), 0.0) for a, b in zip(before, after, strict=True)]
         alarms += any(verdict.word == "worse" for verdict in judged(pairs))
     assert 0 < alarms / comparisons <= 0.05, "without any tolerance; with one there are fewer"
 
@@ -85,7 +88,7 @@ def test_five_seeds_find_a_drop_of_four_spreads_in_nineteen_of_twenty():
         for row in range(7):
             a = {s: draw.gauss(0.7, 0.03) for s in range(5)}
             drop = 0.04 if row == 0 else 0.0
-            pairs.append(Pair(a, {s: v - drop + draw.gauss(0, 0.01) for s, v in a.items()}, True, 0.0, 0.01, True))
+            pairs.append(Pair(a, {s: v - drop + draw.gauss(0, 0.01) for s, v in a.items()}, SHARE, 0.01))
         found += judged(pairs)[0].word == "worse"
     assert found / 400 >= 0.95
 
@@ -93,11 +96,11 @@ def test_five_seeds_find_a_drop_of_four_spreads_in_nineteen_of_twenty():
 def test_the_least_drop_that_would_be_seen_is_one_that_is():
     a = {1: 0.70, 2: 0.72, 3: 0.71}
     noise = {1: 0.004, 2: -0.003, 3: -0.001}
-    (calm,) = judged([Pair(a, {s: v + noise[s] for s, v in a.items()}, True, 0.0, 0.0, True)])
+    (calm,) = judged([Pair(a, {s: v + noise[s] for s, v in a.items()}, SHARE, 0.0)])
     assert calm.word == "within noise"
     assert calm.least is not None
     for factor, word in ((0.99, "within noise"), (1.01, "worse")):
-        (hit,) = judged([Pair(a, {s: v + noise[s] - factor * calm.least for s, v in a.items()}, True, 0.0, 0.0, True)])
+        (hit,) = judged([Pair(a, {s: v + noise[s] - factor * calm.least for s, v in a.items()}, SHARE, 0.0)])
         assert hit.word == word
 
 
