@@ -121,6 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     chosen = [(item, tier) for item, tier in zip(items, tiers, strict=True) if selected(tier, level)]
     order = in_halves([item.path for item, _ in chosen], [tier for _, tier in chosen])
     items[:] = [chosen[at][0] for at in order]
+    gc.freeze()  # a million objects of imports and tests, which each full collection would search again
 
 
 @pytest.hookimpl(wrapper=True)

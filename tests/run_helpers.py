@@ -1,4 +1,4 @@
-"""Helpers of tests of runs: progress displays, a clock, the call of a function in a process of its own, and a command."""
+"""Helpers of tests of runs: progress displays, a clock, a call in a process of its own, a short kit, and a command."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from forked import CONTEXT
 from patience import HANG
 
 from attn_zoo.cli import main
+from attn_zoo.conformance import ATTENTION_CHECKS
 
 
 class Quiet:
@@ -89,6 +90,13 @@ def record_watching_pickle(spec: Any, folder: Path, also: str = "") -> tuple[str
     if also:
         torch.load(also, weights_only=False)
     return record.status, [part["step"] for part in record.environment["resumed"]], seen
+
+
+def leave_few_checks(patch: pytest.MonkeyPatch) -> None:
+    """Leave three checks in the kit, for tests of what commands do with its report; the others take seconds."""
+    few = {"card_is_complete", "output_is_like_the_queries", "eager_agrees_with_the_definition"}
+    for name in ATTENTION_CHECKS.keys() - few:
+        patch.delitem(ATTENTION_CHECKS, name)
 
 
 def zoo(*words: str, folder: Path) -> tuple[int, str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from run_helpers import leave_few_checks
 
 from attn_zoo import registry
 from attn_zoo.cli import check, main
@@ -143,7 +144,8 @@ def test_unknown_names_are_lookup_errors_for_callers():
         entries(["nope"])
 
 
-def test_each_target_has_its_report_and_one_failure_fails(home, capsys):
+def test_each_target_has_its_report_and_one_failure_fails(home, monkeypatch, capsys):
+    leave_few_checks(monkeypatch)
     put(home / "check_mine.py", MINE)
     assert main(["check", "check_mine.py:Second", "check_mine.py:First"]) == 1
     second, first = capsys.readouterr().out.split("check_first: ")

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from run_helpers import leave_few_checks
 
 from attn_zoo import plugin_files, reference, registry
 from attn_zoo.cli import main
@@ -77,6 +78,7 @@ def outside(shipped, tmp_path, monkeypatch):
         monkeypatch.setattr(registry, name, kind(getattr(registry, name)))
     monkeypatch.setattr(reference, "shipped", lambda: ["tiny"])
     monkeypatch.setattr(reference, "packed_file", lambda name: shipped)
+    leave_few_checks(monkeypatch)
     (tmp_path / "outside.py").write_text(PLUGIN, encoding="utf-8")
     run("outside", "runs", "plugin=outside.py")
     yield tmp_path

@@ -16,18 +16,16 @@ NAMES = ["softmax", *(f"row{at}" for at in range(1, 40))]
 
 
 def share_with_a_worse_row(scores: np.ndarray, examples: int = 2000) -> float:
-    """Share of tables (tables, rows, seeds) of which a row is called worse than the best."""
-    found = 0
-    for one in np.clip(scores, 0, 1):
-        (table,) = tables(
-            [
-                make_record(name, seed=seed, test=float(score), data={"test": {"examples": examples, "digest": "0"}})
-                for name, by_seed in zip(NAMES, one, strict=False)
-                for seed, score in enumerate(by_seed, 1)
-            ]
-        )
-        found += any(row.verdict == Verdict.WORSE for row in table.rows)
-    return found / len(scores)
+    """Share of tables (tables, rows, seeds) of which a row is called worse than the best. Each is a table of a task of its own."""
+    records = [
+        make_record(name, f"task{at}", seed, test=float(score), data={"test": {"examples": examples, "digest": "0"}})
+        for at, table in enumerate(np.clip(scores, 0, 1))
+        for name, by_seed in zip(NAMES, table, strict=False)
+        for seed, score in enumerate(by_seed, 1)
+    ]
+    found = [any(row.verdict == Verdict.WORSE for row in table.rows) for table in tables(records)]
+    assert len(found) == len(scores)
+    return sum(found) / len(found)
 
 
 def normal(rows: int, seeds: int, spreads: float | np.ndarray, gaps: float | np.ndarray = 0.0) -> np.ndarray:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -73,10 +72,10 @@ class KimiDelta(ChunkedMemory[Options]):
         """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and then its query reads S."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
         alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
-        identity = torch.eye(key.shape[-1], dtype=key.dtype, device=key.device)
 
         def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-            S = (identity - b * k @ k.mT) @ (a * S) + b * k @ v.mT
+            S = a * S
+            S = S - b * k @ (k.mT @ S) + b * k @ v.mT
             return S, S.mT @ q
 
         return self.scan(update, query, key, value, alpha, beta)
