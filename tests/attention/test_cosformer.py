@@ -8,6 +8,7 @@ import pytest
 import torch
 from stepping import step
 from torch import Tensor
+from written_out import require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.cosformer import CosFormer
@@ -38,13 +39,6 @@ def written_out(inputs: list[Tensor], reach: int, *, causal: bool = False, valid
     if valid is not None:
         weights = weights * valid[:, None, None, :]
     return weights / weights.sum(-1, keepdim=True) @ value
-
-
-def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
-    grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
 
 
 @pytest.fixture(autouse=True)

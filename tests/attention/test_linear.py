@@ -8,6 +8,7 @@ import pytest
 import torch
 from stepping import step
 from torch import Tensor
+from written_out import require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.linear import Linear
@@ -50,13 +51,6 @@ def written_out(inputs: list[Tensor], *, name: str = "elu", causal: bool = False
         weights = weights * valid[:, None, None, :]
     total = weights.sum(-1, keepdim=True)
     return torch.einsum("bhqk,bhkd->bhqd", weights / total.masked_fill(total == 0, 1), value)
-
-
-def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
-    grads = [torch.autograd.grad(out.square().sum(), inputs, retain_graph=True) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
 @pytest.fixture(params=["eager", "tiled"])

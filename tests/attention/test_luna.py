@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from written_out import require_same
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
 from attn_zoo.attention.low_rank.luna import Luna
@@ -63,14 +64,6 @@ def recurrent(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
             weights = (keys @ query / 8**0.5 / max(count, 1)).softmax(dim=-1)
             out.append(weights @ values / max(count, 1))
     return torch.stack(out).view_as(inputs[0])
-
-
-def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
-    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
-    grads = [torch.autograd.grad((out * weights).sum(), leaves) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])

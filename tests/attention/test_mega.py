@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from written_out import require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.recurrent._moving_average import moving_average
@@ -65,14 +66,6 @@ def written_out(built: Mega, x: Tensor, value: Tensor, valid: Tensor) -> Tensor:
         weights = (key[b, h, own] @ query[b, h, i] / 8**0.5).softmax(dim=-1)
         out.append(weights @ value[b, h, own] + shared[b, h, i] if valid[b, i] else torch.zeros(8, dtype=torch.float64))
     return torch.stack(out).view_as(x)
-
-
-def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
-    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
-    grads = [torch.autograd.grad((out * weights).sum(), leaves) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
 @both

@@ -9,11 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from written_out import HEAD_DIM, HEADS, draw, require_same, shown
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.routing import Routing
-
-HEADS, HEAD_DIM = 2, 8
 
 
 def build(n: int, seed: int = 0, implementation: str = "eager", **options) -> Routing:
@@ -21,14 +20,6 @@ def build(n: int, seed: int = 0, implementation: str = "eager", **options) -> Ro
     built = build_attention("routing", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Routing)
     return built.eval()
-
-
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values."""
-    generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
-    return query, key, value
 
 
 def nearest(unit: Tensor, group: Tensor, centroid: Tensor, clusters: int) -> list[int]:
@@ -62,16 +53,8 @@ def written_out(built: Routing, query: Tensor, key: Tensor, value: Tensor, valid
 def test_equals_clusters_picked_one_by_one(padded, scale):
     for n in (1, 10, 23):
         built, drawn = build(n, implementation="definition", cluster_scale=scale), draw(n)
-        valid = torch.ones(3, n, dtype=torch.bool)
-        if padded:
-            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
-        got = built(*drawn, key_valid=valid if padded else None)
-        expected = written_out(built, *drawn, valid)
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-        if n == 23:
-            grads = [torch.autograd.grad(out.square().sum(), drawn) for out in (got, expected)]
-            for mine, theirs in zip(*grads, strict=True):
-                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+        valid = shown(n, padded)
+        require_same(built(*drawn, key_valid=valid if padded else None), written_out(built, *drawn, valid), drawn)
 
 
 def test_centroids_move_in_training_towards_what_is_nearest():

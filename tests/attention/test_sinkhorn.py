@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw
+from written_out import HEAD_DIM, HEADS, draw, require_same, shown
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.sinkhorn import LEAST, Sinkhorn, block_size
@@ -77,16 +77,10 @@ def test_equals_attention_written_out(padded, scale, balancing, temperature):
     for n in (1, 9, 14):
         built = build(n, "definition", block_scale=scale, balancing=balancing, temperature=temperature)
         inputs = draw(n)
-        valid = torch.ones(3, n, dtype=torch.bool)
-        if padded:
-            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+        valid = shown(n, padded)
         got = built(*inputs, key_valid=valid if padded else None).masked_fill(~valid[:, None, :, None], 0)
         expected = written_out(built, *inputs, valid)
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
-        if n == 14:
-            grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
-            for mine, theirs in zip(*grads, strict=True):
-                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+        require_same(got, expected, inputs, atol=1e-11)
 
 
 def test_balancing_makes_rows_and_columns_sum_to_one():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
+from written_out import require_same
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
 from attn_zoo.attention.recurrent.transformer_xl import SegmentState, TransformerXL
@@ -62,14 +63,6 @@ def written_out(built: TransformerXL, inputs: list[Tensor], valid: Tensor | None
                     scores.append(score / math.sqrt(d))
                 out.append(torch.stack(scores).softmax(0) @ value[b, h, seen] if seen else 0 * value[b, h, 0])
     return torch.stack(out).view(batch, HEADS, n, d)
-
-
-def require_same(got: Tensor, expected: Tensor, over: list[Tensor]) -> None:
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
-    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
-    grads = [torch.autograd.grad((out * weights).sum(), over) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-8)
 
 
 CUTS = [(4, 4), (4, 0), (5, 2), (3, 7), (23, 9), (40, 3), (1, 6), (6, 100)]

@@ -1,8 +1,9 @@
-"""Inputs, and projections along the length written out naively, one head and one projected key at a time."""
+"""Inputs, masks, projections along the length written out naively, and the comparison with what is written out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +21,23 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     shape = (batch, HEADS, n, HEAD_DIM)
     query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
     return query, key, value
+
+
+def shown(n: int, padded: bool = True) -> Tensor:
+    """Return which tokens of three examples are real: all, or if padded, all, the first half, and two of three."""
+    valid = torch.ones(3, n, dtype=torch.bool)
+    if padded:
+        valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+    return valid
+
+
+def require_same(got: Tensor, expected: Tensor, leaves: Sequence[Tensor], atol: float = 1e-12) -> None:
+    """Require that two outputs are equal up to ``atol``, and that a weighted sum of each has equal gradients."""
+    torch.testing.assert_close(got, expected, rtol=0, atol=atol)
+    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
+    grads = [torch.autograd.grad((out * weights).sum(), leaves, materialize_grads=True) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=100 * atol)
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:
