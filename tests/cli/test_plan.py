@@ -80,7 +80,6 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["attention=linformr"], "no attention is called 'linformr'; did you mean 'linformer'"),
         (["attention=linformer", "attention.projected=3"], "no option of attention linformer is called 'projected'"),
         (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
         (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
