@@ -20,7 +20,7 @@ from mutants.sound_tasks import (
 )
 from mutants.tasks import MUTANTS, TESTING
 
-from attn_zoo import task_card, task_names
+from attn_zoo import build_task, task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
 
 TELLS, ORDER = "no_shortcut_tells_the_label", "order_tells_nothing"
@@ -135,3 +135,4 @@ def test_cards_of_our_tasks_say_how_long_to_train():
         levels = task_card(name).levels
         assert {"smoke", "cpu", "lra"} <= set(levels), name
         assert levels["lra"].differs, f"{name} does not say how its largest level differs from what was published"
+        assert all(build_task(name, **level.options).spec.length > 0 for level in levels.values())

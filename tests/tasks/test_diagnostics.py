@@ -310,60 +310,11 @@ def test_the_test_split_stays_whatever_the_size_of_the_others(name):
     assert changed.examples("test").digest() != first
 
 
-DIGESTS = {
-    "mqar": "9dd8b17db182ddeb2e5bae815181bb05e105c74351cba87d45ed923109735638",
-    "copying": "33b985469296a53c044f70e695a568f88335d323e0d684128b72d4c38fbb6e30",
-    "induction": "ba7a3098818ddde280f055d0d4656f3fb2df5c065700fe3f55b7303bf0f874d2",
-    "selective": "1ad83b8cc31474d8b62b560258d20e188576164e05f1ce635980792e30d1e0da",
-    "haystack": "f358cf16f06f53052abd53a429c01d08c6fcdd2a8ec6668a0c40a27a2a2ee70b",
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_bytes_on_every_machine(name):
-    assert build_task(name, train=2000, valid=500).examples("train").digest() == DIGESTS[name], (
-        "the examples changed; raise the task's version, then this digest"
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_thousand_examples_take_seconds(name):
     started = time.process_time()
     build_task(name, train=8000, valid=1000, test=1000, data_seed=5).examples("train")
     assert within(time.process_time() - started, 10)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mqar", {"length": 65}, "length must be even"),
-        ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
-        ("mqar", {"pairs": 16, "vocabulary": 30}, "at least 32, because .*; got 30"),
-        ("mqar", {"alpha": 9.0}, "alpha is the exponent"),
-        ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs counts pairs, at most pairs=16,"),
-        ("mqar", {"most_pairs": 32}, "fewest_pairs must be from 1 to most_pairs=32; got 0"),
-        ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "at least 128, because .*; got 64"),
-        ("mqar", {"fillers": 0}, "fillers counts tokens"),
-        ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* must be from 1 to 15; got 16"),
-        ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),
-        ("copying", {"vocabulary": 1}, "counts symbols"),
-        ("induction", {"length": 3}, "induction.length"),
-        ("induction", {"occurrences": 32}, "must be from 1 to 31; got 32"),
-        ("induction", {"vocabulary": 2}, "counts symbols"),
-        ("selective", {"marked": 13, "modulus": 4}, "here 12"),
-        ("selective", {"marked": 2}, "a majority only if they are equal"),
-        ("selective", {"kind": "median"}, "must be sum or majority"),
-        ("selective", {"unmarked": "none"}, "must be balanced or independent"),
-        ("haystack", {"distractors": 26}, "needles about other keys"),
-        ("haystack", {"length": 40}, "haystack.length counts bytes"),
-        ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "shallowest must be at most deepest; got 0.6 and 0.5"),
-        ("haystack", {"values": "words"}, "must be digits or letters"),
-        *((name, {"train": 0}, f"{name}.train counts examples") for name in NAMES),
-    ],
-)
-def test_bad_options_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task(name, **options)
 
 
 def test_too_few_different_examples_end_with_an_error():
@@ -379,14 +330,6 @@ def test_subsets_hold_different_numbers_in_random_order():
         assert all(len(set(row)) == size for row in found.tolist())
         for column in found.T:
             assert np.bincount(column, minlength=of) == pytest.approx(4000 / of, rel=0.5 if of < 50 else 0.9)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_level_can_be_built(name):
-    card = task_card(name)
-    assert next(iter(card.levels)) == "cpu"
-    for level in card.levels.values():
-        assert build_task(name, **level.options).spec.length > 0
 
 
 def test_scores_are_recorded_by_depth():

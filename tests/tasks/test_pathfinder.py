@@ -143,20 +143,6 @@ def test_the_two_of_a_pair_are_of_one_kind():
     assert [draughtsman._kind(*drawing.dots[::-1]) for drawing in drawings] == kinds
 
 
-@pytest.mark.parametrize(
-    ("options", "digest"),
-    [
-        (SMALL, "007cc352e3c4ef40b01930462603715bccfd1853ef504e8b503244ed8a682c97"),
-        ({"contour": 9, "distractors": 5, "contrast": 0.4}, "46a6eca8095dec0cabb126dd292ee7c90a8662b0b5c99524cb12cede647924ad"),
-        ({"side": 128, "contour": 14, "distractors": 8}, "a7a219c30526f805d8d973c5afc6464483c0ff27362598e43a362f07acf2bcc0"),
-    ],
-    ids=["16", "32", "128"],
-)
-def test_images_are_the_same_bytes_on_every_machine(options, digest):
-    task = build_task("pathfinder", **options, train=4, valid=4, test=20)
-    assert task.examples("test").digest() == digest, "the images changed; raise the task's version, then this digest"
-
-
 def test_tokens_are_levels_and_one_more():
     task = build_task("pathfinder", **SMALL, train=30, valid=10, test=20)
     part = task.examples("test")
@@ -202,32 +188,8 @@ def test_too_many_paths_end_with_an_error(monkeypatch):
         build_task("pathfinder", side=16, contour=14, distractors=9, train=2, valid=2, test=2).examples("test")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"side": 24}, "pathfinder.side must be 16, 32, 64, 128 or 256; got 24"),
-        ({"contour": 2}, "pathfinder.contour counts dashes of a long path and must be from 3 to 64; got 2"),
-        ({"distractors": -1}, "pathfinder.distractors counts short paths"),
-        ({"contrast": 0.0}, "pathfinder.contrast is a share"),
-        ({"turn": 42}, "pathfinder.turn must be a multiple of 5"),
-        ({"turn": 95}, "pathfinder.turn counts degrees"),
-        ({"train": 1}, "pathfinder.train counts images"),
-        ({"data_seed": -1}, "pathfinder.data_seed"),
-        ({"files": "theirs"}, "pathfinder.files must be generated or lra; got 'theirs'"),
-        ({"files": "lra", "side": 16}, "side must be 32, 64, 128 or 256, and contour must be 6, 9 or 14; got side=16, contour=9"),
-        ({"files": "lra", "contour": 7}, "got side=32, contour=7"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("pathfinder", **options)
-
-
-def test_levels_can_be_built():
+def test_levels_have_the_published_lengths():
     levels = task_card("pathfinder").levels
-    assert list(levels) == ["cpu", "smoke", "lra"]
-    for level in levels.values():
-        build_task("pathfinder", **level.options)
     assert build_task("pathfinder", **levels["lra"].options).spec.length == 1024
     assert [build_task("pathfinder", side=side).spec.length for side in (64, 128)] == [4096, 16_384]
 

@@ -128,12 +128,6 @@ def test_downloading_keeps_what_can_be_read(tmp_path, monkeypatch):
     assert build(str(tmp_path / "got")).examples("train").digest() == expected
 
 
-def test_options_are_refused_by_name():
-    for given, said in (({"length": 8}, "text.length"), ({"valid": 0}, "text.valid"), ({"train": -1}, "text.train")):
-        with pytest.raises(ValueError, match=said):
-            build_task("text", **given)
-
-
 def test_validation_keeps_the_proportions_and_leaves_every_class_something():
     rows = [(f"{n}".encode(), int(n % 4 == 0)) for n in range(400)]
     division = divide(rows, [], 100)

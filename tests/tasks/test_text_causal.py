@@ -117,18 +117,3 @@ def test_pieces_of_words_and_fewer_sequences(folder):
 def test_missing_texts_say_what_to_do(tmp_path):
     with pytest.raises(MissingDataError, match="novels"):
         build_task("causal_language", root=str(tmp_path), files="novels").examples("train")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"files": "poems"}, "causal_language.files must be wikitext, wikitext_valid, novels, python or folder"),
-        ({"run": 1}, "causal_language.run must be 0 or from 2 to 16; got 1"),
-        ({"rare": -1}, "causal_language.rare counts occurrences"),
-        ({"length": 8}, "causal_language.length counts tokens"),
-        ({"vocabulary": 1000}, "causal_language.vocabulary must be 0 .the default. if the tokens are bytes"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("causal_language", **options)

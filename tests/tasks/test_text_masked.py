@@ -302,20 +302,6 @@ def test_folders_without_enough_texts_are_named(tmp_path, folder):
         build(folder, data_seed=5).examples("train")
 
 
-def test_options_are_refused_by_name():
-    refused = (
-        ({"files": "books"}, "files must be wikitext, wikitext_valid, novels, python or folder"),
-        ({"files": "folder"}, "path must name a folder if files=folder"),
-        ({"path": "x"}, "path must name a folder"),
-        ({"share": 0.9}, "share is a share of the tokens and must be from 0.01 to 0.5; got 0.9"),
-        ({"draws": 0}, "draws counts masked copies of a sequence and must be from 1 to 100; got 0"),
-        ({"length": 8}, "length counts tokens"),
-    )
-    for given, said in refused:
-        with pytest.raises(ValueError, match=f"masked_language.{said}"):
-            build_task("masked_language", **given)
-
-
 @pytest.mark.data
 @pytest.mark.skipif(not (REAL / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
 def test_wikitext_itself():

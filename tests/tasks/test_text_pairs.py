@@ -167,16 +167,6 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
         build(str(tmp_path / "none"), files="aan").examples("train")
 
 
-def test_options_are_refused_by_name():
-    for given, said in (
-        ({"files": "acl"}, "files must be newsgroups or aan"),
-        ({"train": 0}, "train must be at least 2"),
-        ({"test": 1}, "test must be at least 2"),
-    ):
-        with pytest.raises(ValueError, match=f"retrieval.{said}"):
-            build_task("retrieval", **given)
-
-
 @pytest.mark.data
 @pytest.mark.skipif(not (REAL / "20news/train.jsonl.xz").exists(), reason="20 Newsgroups is not in ATTN_ZOO_DATA")
 def test_20_newsgroups_themselves(monkeypatch):

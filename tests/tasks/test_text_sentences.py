@@ -233,20 +233,6 @@ def test_tokens_are_learned_from_the_training_split_alone(tmp_path, monkeypatch)
     assert len(seen) == 72 and all(text.startswith("train") for text in seen)
 
 
-def test_options_are_refused_by_name():
-    refused = (
-        ("sst2", {"tokens": "words"}, r"sst2.tokens must be bytes, wordpiece, bpe or file; got 'words'"),
-        ("qqp", {"vocabulary": 300}, "qqp.vocabulary must be 0 .the default. if the tokens are bytes"),
-        ("mrpc", {"tokens": "bpe", "vocabulary": 100}, "mrpc.vocabulary must be 0 .the default. or from 259"),
-        ("qnli", {"tokens": "file"}, "qnli.tokenizer must name a tokenizer.json if tokens=file"),
-        ("imdb", {"tokenizer": "x"}, "imdb.tokenizer must name"),
-        ("imdb", {"length": 4}, "imdb.length counts tokens"),
-    )
-    for name, given, said in refused:
-        with pytest.raises(ValueError, match=said):
-            build_task(name, **given)
-
-
 @pytest.mark.data
 @pytest.mark.skipif(not (REAL / "mrpc/train.jsonl.xz").exists(), reason="MRPC is not in ATTN_ZOO_DATA")
 def test_mrpc_itself(monkeypatch):

@@ -160,18 +160,3 @@ def test_it_passes_the_kit(folder):
         valid: float = 0.25
 
     check_task(replace(task_card("image_folder"), options=Here)).raise_on_failure()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patch": 15}, "must divide 224 x 224 pixels"),
-        ({"crop": 0.0}, "crop must be above 0"),
-        ({"valid": 0.6}, "valid must be above 0 and at most 0.5"),
-        ({"classes": 1}, "classes must be at least 2"),
-        ({"augment": "x"}, "image_folder.augment must be"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_task("image_folder", **options)
