@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -363,8 +363,3 @@ def _of_seed(seed: int) -> Column:
         return optional(row.by_seed.get(seed), lambda value: figure(value, table))
 
     return Column(f"seed {seed}", f"seed {seed}", text, lambda row, table: row.by_seed.get(seed), views=("seeds",))
-
-
-def by_name(table: Table) -> Mapping[str, Column]:
-    """Return the columns of a table by name."""
-    return {column.name: column for column in columns(table)}

@@ -11,7 +11,7 @@ from tabulate import tabulate
 from attn_zoo.checks import check_text
 from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard import notes
-from attn_zoo.leaderboard.columns import by_name, columns
+from attn_zoo.leaderboard.columns import COLUMNS, columns
 from attn_zoo.leaderboard.data import as_csv, as_json
 from attn_zoo.leaderboard.metrics import figure, spent, unit
 from attn_zoo.leaderboard.table import COSTS, Row, Table
@@ -107,7 +107,7 @@ def grid(table: Table, view: str, by: str = "score") -> Grid:
     own = [column for column in columns(table) if view in column.views and column.text and column.shown(table)]
     if view == "scores" and by != "score":
         cost = COSTS[next(cost for cost in COSTS if cost.lower() == by)]
-        own.insert(1 + [column.name for column in own].index("score"), by_name(table)[cost])
+        own.insert(1 + [column.name for column in own].index("score"), COLUMNS[cost])
     body = [(row, [column.written(row, table) for column in own]) for row in table.rows] if len(own) > 1 else []
     optional = [column.head(table) for column in sorted(own, key=lambda column: column.leaves) if column.leaves]
     cells = _in_blocks(body, table, view) if view in _BLOCKS else [cells for _, cells in body]
