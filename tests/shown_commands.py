@@ -151,6 +151,9 @@ def _small(words: list[str]) -> list[str]:
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         if experiment is not None and experiment.startswith("linformer_figure3"):
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
+        if str(experiment).startswith("language_"):
+            sizes = {key: RUN[key] for key in RUN if key not in ("level", "seed")}
+            return _with(words, {**{key: FIGURE3[key] for key in FIGURE3 if key != "sweeps"}, **sizes, **TUNE})
         if experiment == "linformer_table2_pretrained":
             pretrained = {"task": "masked_language", "budget.pretrain_steps": "3"}
             return _with(words, {**FIGURE3, **pretrained, **{key: RUN[key] for key in RUN if key != "level"}})

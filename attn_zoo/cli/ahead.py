@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.bracket import most, next_trials
-from attn_zoo.cli.plan import Plan
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, trial_of
 from attn_zoo.cli.seeds import FEW, USUAL
 from attn_zoo.records import RunRecord, RunSpec, Store
@@ -44,9 +44,9 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     known = [*own, *(record for name in shipped() for record in Store(packed_file(name)).load()[0])]
     lines: dict[tuple[str, str], list[tuple[int, float | None, str]]] = defaultdict(list)
     for plan in planned:
-        for spec, runs, steps in _work(plan, seeds, own):
+        for job, runs, steps in _work(plan, seeds, own):
             if runs:
-                lines[spec.task, spec.attention].append((runs, *_hours(spec, runs, steps, known)))
+                lines[job.spec.task, job.spec.attention].append((runs, *_hours(job, runs, steps, known)))
     if not lines:
         return "All runs are recorded: nothing is left to do."
     body, total, unknown = [], 0.0, 0
@@ -64,17 +64,17 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     return table(_HEAD, body, left=(0, 1)) + f"\n\n{cells}, at most {all_runs}{left}."
 
 
-def _hours(spec: RunSpec, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:
+def _hours(job: Job, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:
     """Return the core hours of runs with ``steps`` steps in all (None if unknown), and the milliseconds of one step as text."""
-    budget = spec.budget
-    validated = spec.task_options.get("valid", 0) / (3 * budget.batch_size * budget.evaluate_every)
+    budget = job.spec.budget
+    validated = job.spec.task_options.get("valid", 0) / (3 * budget.batch_size * budget.evaluate_every)
     if budget.seconds:
         return runs * budget.seconds * (1 + validated) / 3600, "-"
-    seconds = step_seconds(spec, known)
+    seconds = step_seconds(job.spec, known, job.locations)
     return (None, "unknown") if seconds is None else (steps * seconds * (1 + validated) / 3600, f"{1000 * seconds:.1f}")
 
 
-def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
+def step_seconds(spec: RunSpec, known: Sequence[RunRecord], locations: Mapping[str, Any] | None = None) -> float | None:
     """Return the expected seconds of a training step of the run ``spec``: a median over earlier records with the same task, device
     and precision. Only the first of these groups that has records is used:
 
@@ -84,6 +84,9 @@ def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
     - softmax with another network, task options or batch size.
 
     Except in the first group, the time of each record is scaled in proportion to the training FLOPs per step.
+
+    Args:
+        locations: task options with the locations of data.
 
     Returns:
         None if no group has a record.
@@ -98,7 +101,9 @@ def step_seconds(spec: RunSpec, known: Sequence[RunRecord]) -> float | None:
         return None
     if records is alike and name == spec.attention:
         return statistics.median(record.measured["step_seconds_median"] for record in fit)
-    counted = count_per_example(spec, build_task(spec.task, **spec.task_options).spec, counted_implementation(spec))
+    counted = count_per_example(
+        spec, build_task(spec.task, **spec.task_options, **(locations or {})).spec, counted_implementation(spec)
+    )
     work = _flops(counted) * spec.budget.batch_size
     return work * statistics.median(
         record.measured["step_seconds_median"] / (_flops(record.counted) * record.spec.budget.batch_size) for record in fit
@@ -117,19 +122,19 @@ def _sizes(spec: RunSpec) -> Any:
     return options, spec.model, spec.budget.batch_size
 
 
-def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterable[tuple[RunSpec, int, int]]:
-    """Yield the spec of runs that are still to do, the number of these runs, and the sum of their steps."""
+def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterable[tuple[Job, int, int]]:
+    """Yield the job of runs that are still to do, the number of these runs, and the sum of their steps."""
     study = plan.study
     if study is None:
         for job in plan.left():
-            yield job.spec, 1, job.spec.budget.steps
+            yield job, 1, job.spec.budget.steps
         return
     main = study.base.attention in plan.settings.tuning.main or attention_facts(row_of(study.base))["control"]
     recorded = {r.spec.seed for r in own if r.tuning and r.tuning.study == study.id and not r.is_trial}
     wanted = seeds or range(1, 1 + (FEW if study.trials or not main else USUAL))
     after = len(set(wanted) - recorded)
     trials, steps = _trials(study, trials_of(own, study.id))
-    yield study.base, trials + after, steps + after * study.base.budget.steps
+    yield Job(study.base, study.locations), trials + after, steps + after * study.base.budget.steps
 
 
 def _trials(study: Study, done: Sequence[RunRecord]) -> tuple[int, int]:

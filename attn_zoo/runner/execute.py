@@ -65,7 +65,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     the seed of the run is also the seed of the examples (the task's option ``data_seed``).
 
     Args:
-        locations: task options with the locations of data, for a task whose length depends on its data.
+        locations: task options with the locations of data. They are checked, but are not in the result.
 
     Raises:
         UnknownNameError: the mechanism, the task, an option or the implementation is unknown.
@@ -74,7 +74,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     """
     task_entry = task_card(spec.task)
     check_seed(spec.seed)
-    task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
+    task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, {**spec.task_options, **(locations or {})}))
     task_options = {name: value for name, value in task_options.items() if name not in task_entry.locations}
     if spec.precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}; got {spec.precision!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from make import make_record
 
 from attn_zoo.cli.ahead import ahead, step_seconds
 from attn_zoo.cli.compose import plan
+from attn_zoo.cli.main import main
+from attn_zoo.records import Store
 from attn_zoo.registry import build_task
 from attn_zoo.runner.count import count_per_example, counted_implementation
 
@@ -69,3 +72,20 @@ def test_hours_that_no_record_tells_are_not_printed_as_zero(tmp_path):
     planned = plan(["-m", "task=adding", "level=smoke", "attention=softmax", "seed=1,2", f"records={tmp_path}"])
     said = ahead([planned])
     assert "1 cell, at most 2 runs. The core hours are unknown" in said and "0.0 core hours" not in said
+
+
+@pytest.mark.parametrize("planned_only", [True, False])
+def test_a_search_reads_texts_in_a_folder_of_ones_own(planned_only, tmp_path, capsys):
+    letters, texts = random.Random(1), tmp_path / "texts"
+    texts.mkdir()
+    for at in range(6):
+        (texts / f"{at}.txt").write_text(" ".join("".join(letters.choices("abcdefgh", k=5)) for _ in range(600)))
+    words = ["task=causal_language", "task.files=folder", f"task.path={texts}", "task.tokens=bytes", "task.vocabulary=0"]
+    words += ["task.length=32", "task.train=20", "model.dim=16", "model.heads=2", "model.depth=1"]
+    words += ["budget.steps=12", "budget.evaluate_every=12", "trials=1", "seeds=1", f"records={tmp_path / 'runs'}", "report=false"]
+    assert main(["tune", "attention=softmax", *words]) == 0
+    if planned_only:  # softmax is recorded, so the time of another row follows from counts, which need the task
+        assert main(["tune", "attention=linear", *words, "--plan"]) == 0
+        assert "1 cell, at most 2 runs and 0.0 core hours" in capsys.readouterr().out
+    else:
+        assert len(Store(tmp_path / "runs").load()[0]) == 2 and str(texts) not in capsys.readouterr().out
