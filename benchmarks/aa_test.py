@@ -33,7 +33,7 @@ from attn_zoo.rows import only_row, option
 from attn_zoo.terminal import table
 
 PASSES = 10
-WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
+WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"{PASSES + 1} passes against {PASSES}", "A faster")}
 """Description and right verdict of each comparison, by name."""
 
 CLAIMED = 0.95
@@ -85,9 +85,9 @@ def _notes(found: Measurement) -> str:
     grid, protocol = found.grid, found.protocol
     assert protocol is not None
     steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]
-    took = f", median {1e3 * statistics.median(steps):.2f} ms" if steps else ""
+    took = f"; median {1e3 * statistics.median(steps):.2f} ms" if steps else ""
     what = (
-        f"A: {PASSES} forward passes through a layer of {grid['layer']}: length {grid['length']}, width {grid['dim']}, "
+        f"A is {PASSES} forward passes through a layer of {grid['layer']}: length {grid['length']}, width {grid['dim']}, "
         f"{grid['heads']} heads, fp32{took}"
     )
     return notes(found, what, "aa_test", rounds=f"{grid['repeats']} repeats of {protocol.rounds} rounds")

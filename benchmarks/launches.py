@@ -75,7 +75,7 @@ class Launches(Grid):
         head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
         kinds = {"": "bidirectional", "yes": "causal"}
         what = (
-            f"Operators, forward / backward, of `eager` in training: {SIZES.heads} heads of width 64, default options, no padding"
+            f"Counts are forward / backward, of `eager` in training: {SIZES.heads} heads of width 64, default options, no padding"
         )
         last = f"- {what}. {explained('launches')}"
         return joined(found, table(head, rows, format, left=range(len(head))), failures(found.cells.values(), kinds), last)

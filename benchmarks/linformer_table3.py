@@ -75,7 +75,7 @@ def _table(found: Measurement, format: str, quantity: str, kind: str, title: str
             base = min((each for each in layers if each.cell.role == role), key=lambda each: _cost(each, quantity))
             compared = [_quotient(base, by_k[k], quantity, (n, k), found.protocol) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
-    unit = "largest batch" if quantity == "largest_batch" else "ms a sequence"
+    unit = "largest batch" if quantity == "largest_batch" else "ms per sequence"
     return f"**{title}**\n\n" + table(["n", "against", unit, *(f"k={k}" for k in projected)], rows, format, left=(1,))
 
 

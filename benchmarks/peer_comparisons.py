@@ -208,7 +208,7 @@ COMPARISONS: Mapping[str, Comparison] = {
         {"entmax": _ENTMAX},
         options={"alpha": 1.5},
         longest=4096,
-        reason="the package sorts all n × n scores at once, which would take 4 GiB and 8 GiB of indices, so it was not tried",
+        reason="the package sorts all n × n scores at once, which would take 4 GiB for scores and 8 GiB for indices",
         largest_batch=1,
     ),
 }

@@ -90,8 +90,8 @@ def _notes(found: Measurement, rates: dict[int, float]) -> str:
     grid, known = found.grid, [rate / 1e9 for rate in rates.values()]
     between = f"{min(known):.0f} to {max(known):.0f}" if known else "no"
     what = (
-        f"Layers with their projections: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens a step, "
-        f"{grid['precision']}; matrix products: {between} GFLOP/s"
+        f"Layers with their projections: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
+        f"{grid['precision']}; a matrix product runs at {between} GFLOP/s"
     )
     before = [failures(found.cells.values(), KINDS), *_left_out(found)]
     return notes(found, what, "peers", before="\n".join(line for line in before if line))

@@ -20,6 +20,9 @@ QUANTITIES: Mapping[str, str] = {
 }
 """Names of quantities in lists of failures."""
 
+ALLOCATION_FAILED = ("std::bad_alloc", "DefaultCPUAllocator")
+"""Parts of messages of allocators, which tell a reader no more than ``OOM``."""
+
 
 def joined(found: Measurement, *parts: str) -> str:
     """Return the parts of a report as one text, without empty parts. If the measurement was interrupted, the text begins with a
@@ -71,7 +74,7 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
     for figures in found:
         cell = figures.cell
         for quantity, why in figures.failures.items():
-            why = NO_TIME if why.startswith(NO_TIME) else why
+            why = NO_TIME if why.startswith(NO_TIME) else "OOM" if any(words in why for words in ALLOCATION_FAILED) else why
             batch = f", batch {cell.batch}" if cell.batch > 1 else ""
             what = f"{QUANTITIES.get(quantity, quantity)}, {kinds.get(cell.kind, cell.kind)}{batch}"
             lines.setdefault((cell.label, why), {}).setdefault(what, []).append(f"{cell.length:,}")

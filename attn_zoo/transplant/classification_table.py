@@ -65,7 +65,7 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     learn, test = (_range([facts[part] for facts in tasks]) for part in ("train", "test"))
     return [
         f"Training: {s['classify_steps']} steps of {s['classify_batch']}, rate {s['classify_rate']:g}, "
-        f"{seed_count([len(row.points) for row in rows])}; {learn} examples a task, {test} for the test.",
+        f"{seed_count([len(row.points) for row in rows])}; {learn} examples per task, {test} for the test.",
         f"Texts of {s['length']} tokens; speed on {environment['cpu']}, {threads} thread{'s' * (threads > 1)}. "
         f"{EXPLAINED}#classification.",
     ]

@@ -103,10 +103,8 @@ def _cost_is_linear(figure: Figure, arm: Arm) -> Verdict:
     if not cells:
         return Verdict(NOT_RUN)
     each = [figure.cells[cell].counted("mechanism_flops") / cell.length for cell in cells]
-    why = (
-        f"{min(each):,.0f} to {max(each):,.0f} FLOPs of the mechanism per token for n from {cells[0].length:,} to "
-        f"{cells[-1].length:,}"
-    )
+    between = " to ".join(dict.fromkeys(f"{count:,.0f}" for count in (min(each), max(each))))
+    why = f"{between} FLOPs of the mechanism per token for n from {cells[0].length:,} to {cells[-1].length:,}"
     return Verdict(HOLDS if max(each) <= 1.01 * min(each) else FAILS, why)
 
 

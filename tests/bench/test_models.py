@@ -52,8 +52,8 @@ def test_models_of_transformers_are_timed(tmp_path, capsys, monkeypatch):
     status, rows = measured(tmp_path, "models=[bert,generation]")
     assert status == 0 and len(rows) == 10 and all(row["value"] > 0 for row in rows)
     said = capsys.readouterr().out
-    assert "| BERT-base of transformers" in said and "recomputed → state, linear" in said
-    assert "softmax, cached keys → state, linear" in said
+    assert "| BERT-base of transformers" in said and "linear, recomputed → linear, recurrent state" in said
+    assert "softmax, cached keys → linear, recurrent state" in said
 
 
 def test_after_has_the_mechanism_and_before_has_none():

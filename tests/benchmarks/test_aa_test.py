@@ -112,7 +112,7 @@ def test_the_table_counts_right_verdicts():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
     # Exact binomial intervals (Clopper and Pearson) of 99 and 96 of 100, from tables.
     assert rows[2] == ["the same layer twice", "tie", "99 of 100", "99 % (94.6 to 100.0)", "1.000", "1.000 to 1.000"]
-    assert rows[3][:5] == ["one pass in 10 more", "A faster", "96 of 100", "96 % (90.1 to 98.9)", "1.100"]
+    assert rows[3][:5] == ["11 passes against 10", "A faster", "96 of 100", "96 % (90.1 to 98.9)", "1.100"]
     for words in ("CPU of a test, 2 threads", "median 2.00 ms", "repeats of 150 rounds"):
         assert words in table
     nothing = found([])

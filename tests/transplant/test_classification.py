@@ -117,7 +117,7 @@ def test_the_table_holds_means_over_tasks_and_seeds(easy):
     table = classification_table(found, "github")
     line = next(line for line in table.splitlines() if "linformer" in line)
     assert [cell.strip() for cell in line.split("|")[3:8]] == ["50.0", "90.0", "2.00 [2.00, 2.00]", "60.0 ± 24.8", "75.0 ± 63.5"]
-    assert "60 steps of 16, rate 0.003, 3 seeds; 10 examples a task, 4 for the test" in table and "ifference" not in table
+    assert "60 steps of 16, rate 0.003, 3 seeds; 10 examples per task, 4 for the test" in table and "ifference" not in table
 
     # A second row is compared with the first at the seeds of both: 0.7 and 0.9 against 0.6 and 0.7.
     second = [point(1, {"a": 0.6, "b": 0.8}), point(2, {"a": 0.8, "b": 1.0}), point(4, {"a": 0.0, "b": 0.0})]

@@ -159,7 +159,7 @@ class WholeModels(Grid):
                 rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         what = (
-            f"One sequence forward, in {grid['precision']}; BERT has {grid['depth']} layers; GPT-2 has {GPT2['n_layer']} and a "
+            f"One sequence, in {grid['precision']}; BERT has {grid['depth']} layers; GPT-2 has {GPT2['n_layer']} and a "
             f"prompt of {PROMPT} tokens"
         )
         failed = failures(found.cells.values(), {"forward": "forward"})
@@ -175,4 +175,5 @@ def _change(name: str, role: str, grid: Mapping[str, Any]) -> str:
     """Return words for the change from a role to ``after``."""
     if name != "generation":
         return f"softmax → {grid['attention']}"
-    return f"{'softmax, cached keys' if role == 'softmax' else 'recomputed'} → state, {grid['recurrent']}"
+    before = "softmax, cached keys" if role == "softmax" else f"{grid['recurrent']}, recomputed"
+    return f"{before} → {grid['recurrent']}, recurrent state"

@@ -164,6 +164,6 @@ def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
         f"{explained('analyze-error')}",
     ]
     if warned := [row["label"] for row in rows if row["warnings"]]:
-        lines.append(f"Settings that save nothing at this length: {', '.join(warned)}.")
+        lines.append(f"Settings that do not suit this length: {', '.join(warned)}.")
     lines += [f"{refused['label']} is left out: {refused['reason']}." for refused in found["refused"]]
     return lines

@@ -112,7 +112,7 @@ def said(inputs: Mapping[str, Any]) -> str:
     tokens = f"{inputs['length']} tokens"
     heads = f"{inputs['heads']} head{'s' * (inputs['heads'] > 1)} of width {inputs['head_dim']}{causal}"
     if inputs["name"] == "random":
-        return f"random normal inputs, scores of deviation {inputs['scale']:g}: {count}, {tokens}, {heads}"
+        return f"random normal inputs, scores with standard deviation {inputs['scale']:g}: {count}, {tokens}, {heads}"
     heads = heads if tokens in inputs["data"] else f"{tokens}, {heads}"
     layers = f"{inputs['layers']} layer{'s' * (inputs['layers'] > 1)}"
     return f"{inputs['name']}, weights {inputs['weights']}, {layers}: {count} of {inputs['data']}; {heads}"
