@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from stepping import step
 from torch import Tensor
-from written_out import require_same
+from written_out import draw, require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.cosformer import CosFormer
@@ -16,19 +17,13 @@ from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks
 
 
-def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:
-    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal))
+def build(n: int = 33, *, causal: bool = False) -> CosFormer:
+    built = build_attention("cosformer", Geometry(2, 8, n, n, causal))
     assert isinstance(built, CosFormer)
     return built
 
 
-def draw(n: int = 33, *, queries: int | None = None) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    lengths = (queries or n, n, n)
-    return [torch.randn(3, 2, m, 8, dtype=torch.float64, generator=generator).requires_grad_() for m in lengths]
-
-
-def written_out(inputs: list[Tensor], reach: int, *, causal: bool = False, valid: Tensor | None = None) -> Tensor:
+def written_out(inputs: Sequence[Tensor], reach: int, *, causal: bool = False, valid: Tensor | None = None) -> Tensor:
     """Attention with weights relu(q)·relu(k) cos(π/2 (i - j)/M), features 0.001 larger, masked and divided by their sum."""
     query, key, value = inputs
     weights = (query.relu() + 1e-3) @ (key.relu() + 1e-3).mT

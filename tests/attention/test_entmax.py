@@ -8,17 +8,12 @@ import pytest
 import torch
 from test_normalisers import defined
 from torch import Tensor
+from written_out import draw
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.kernels.cpu import _tiling
 
 ALPHAS = [1.0, 1.25, 1.5, 2.0]
-
-
-def draw(*, queries: int = 33, keys: int = 33, scale: float = 1.5) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
-    return scale * query, scale * key, value
 
 
 def written_out(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float, causal: bool) -> Tensor:
@@ -45,13 +40,14 @@ def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation,
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     if valid is not None:
         valid[1, :3] = False
-    expected = written_out(*draw(), valid, alpha, causal)
-    torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
+    inputs = draw(scale=1.5)
+    expected = written_out(*inputs, valid, alpha, causal)
+    torch.testing.assert_close(built(*inputs, key_valid=valid), expected, rtol=0, atol=1e-11)
 
 
 def test_more_queries_than_keys():
     built = build_attention("entmax", Geometry(2, 8, 50, 20))
-    inputs = draw(queries=50, keys=20)
+    inputs = draw(50, keys=20, scale=1.5)
     torch.testing.assert_close(built(*inputs), written_out(*inputs, None, 1.5, False), rtol=0, atol=1e-12)
 
 
@@ -98,7 +94,7 @@ def test_causal_leaves_out_half_of_the_work():
 def test_equals_the_package_entmax_in_a_layer():
     peer = pytest.importorskip("entmax", reason="the extra `peers` is not installed")
     built = build_attention("entmax", Geometry(2, 8, 33, 33))
-    mine, other = ([t.requires_grad_() for t in draw()] for _ in range(2))
+    mine, other = (draw(scale=1.5) for _ in range(2))
     query, key, value = other
     found, expected = built(*mine), peer.entmax15(query @ key.mT / math.sqrt(8), dim=-1) @ value
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from written_out import projected
+from written_out import draw, projected
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank._projections import MatrixMap
@@ -22,12 +22,6 @@ def build(geometry: Geometry = GEOMETRY, **options) -> KernelizedLinformer:
     built = build_attention("kernelized_linformer", geometry, **{"projected_length": 6, **options}).double()
     assert isinstance(built, KernelizedLinformer)
     return built
-
-
-def draw(*, keys: int = 33, queries: int = 33, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (scale * torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
-    return query, key, value
 
 
 def phi(built: KernelizedLinformer, x: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
 from stepping import step
 from torch import Tensor
-from written_out import require_same
+from written_out import draw, require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.linear import Linear
@@ -20,16 +21,10 @@ MAPS = ("elu", "relu", "squared_relu", "softmax")
 IMPLEMENTATION = "eager"
 
 
-def build(n: int = 33, *, causal: bool = False, queries: int | None = None, head_dim: int = 8, **options) -> Linear:
-    built = build_attention("linear", Geometry(2, head_dim, queries or n, n, causal), implementation=IMPLEMENTATION, **options)
+def build(n: int = 33, *, causal: bool = False, **options) -> Linear:
+    built = build_attention("linear", Geometry(2, 8, n, n, causal), implementation=IMPLEMENTATION, **options)
     assert isinstance(built, Linear)
     return built
-
-
-def draw(n: int = 33, *, queries: int | None = None, scale: float = 1.0, seed: int = 1) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = (queries or n, n, n)
-    return [(scale * torch.randn(3, 2, m, 8, dtype=torch.float64, generator=generator)).requires_grad_() for m in lengths]
 
 
 def phi(name: str, x: Tensor) -> Tensor:
@@ -41,7 +36,7 @@ def phi(name: str, x: Tensor) -> Tensor:
     return x.relu() ** (2 if name == "squared_relu" else 1) + 1e-3
 
 
-def written_out(inputs: list[Tensor], *, name: str = "elu", causal: bool = False, valid: Tensor | None = None) -> Tensor:
+def written_out(inputs: Sequence[Tensor], *, name: str = "elu", causal: bool = False, valid: Tensor | None = None) -> Tensor:
     """Attention with weights φ(Q) φ(K)ᵀ, masked and divided by their sums."""
     query, key, value = inputs
     weights = torch.einsum("bhqm,bhkm->bhqk", phi(name, query), phi(name, key))

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
+from written_out import draw
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank.linformer_causal import LinformerCausal, Options, block_size
@@ -18,12 +19,6 @@ def build(causal: bool, *, keys: int = 41, **options) -> LinformerCausal:
     built = build_attention("linformer_causal", Geometry(2, 8, keys, keys, causal), **{"projected_length": 2, **options}).double()
     assert isinstance(built, LinformerCausal)
     return built
-
-
-def draw(keys: int = 41) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(3, 2, keys, 8, dtype=torch.float64, generator=generator) for _ in range(3))
-    return query, key, value
 
 
 def mixed(weights: Tensor, tokens: list[Tensor]) -> Tensor:

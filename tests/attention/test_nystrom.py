@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import require_same
+from written_out import HEAD_DIM, HEADS, draw, require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank.nystrom import Nystrom
-
-HEADS, HEAD_DIM = 2, 8
 
 
 def build(n: int, implementation: str = "eager", **options) -> Nystrom:
@@ -18,14 +16,6 @@ def build(n: int, implementation: str = "eager", **options) -> Nystrom:
     built = build_attention("nystrom", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Nystrom)
     return built
-
-
-def draw(n: int, batch: int = 3, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    drawn = (scale * torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(3))
-    query, key, value = (t.requires_grad_() for t in drawn)
-    return query, key, value
 
 
 def landmarks(tokens: Tensor, m: int) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_normalisers import defined
 from torch import Tensor
-from written_out import projected
+from written_out import draw, projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
 from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
@@ -23,12 +23,6 @@ def build(geometry: Geometry = GEOMETRY, **options) -> SparseLinformer:
     built = build_attention("sparse_linformer", geometry, **{"projected_length": 6, **options}).double()
     assert isinstance(built, SparseLinformer)
     return built
-
-
-def draw(*, keys: int = 33, queries: int = 33, scale: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (scale * torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
-    return query, key, value
 
 
 def written_out(built: SparseLinformer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float) -> Tensor:
@@ -49,8 +43,8 @@ def written_out(built: SparseLinformer, query: Tensor, key: Tensor, value: Tenso
 def test_equals_the_equation(implementation, padded, alpha, projection, sharing):
     built = build(alpha=alpha, projection=projection, sharing=sharing, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
-    expected = written_out(built, *draw(), valid, alpha)
-    torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
+    expected = written_out(built, *draw(scale=2.0), valid, alpha)
+    torch.testing.assert_close(built(*draw(scale=2.0), key_valid=valid), expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("projection", ["learned", "mean"])
@@ -60,7 +54,7 @@ def test_is_linformer_at_alpha_one(projection):
         build_attention("linformer", GEOMETRY, projected_length=6, projection=projection).double(),
     )
     dense.load_state_dict(sparse.state_dict())
-    mine, other = ([t.requires_grad_() for t in draw()] for _ in range(2))
+    mine, other = (draw(scale=2.0) for _ in range(2))
     found, expected = sparse(*mine), dense(*other)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     found.square().sum().backward()
@@ -74,7 +68,7 @@ def test_identity_projection_is_entmax():
     built = build(geometry, projected_length=33, allow_full_rank=True)
     for matrix in built.maps[0].get_parameter("weight").detach().flatten(0, 1):
         matrix.copy_(torch.eye(33))
-    torch.testing.assert_close(built(*draw()), build_attention("entmax", geometry)(*draw()), rtol=0, atol=1e-12)
+    torch.testing.assert_close(built(*draw(scale=2.0)), build_attention("entmax", geometry)(*draw(scale=2.0)), rtol=0, atol=1e-12)
 
 
 def test_costs_what_linformer_costs_and_its_scores_once_more():
@@ -100,6 +94,6 @@ def test_compresses_first_in_a_layer():
 
 def test_blocks_of_queries_change_nothing(monkeypatch):
     built = build(implementation="tiled")
-    whole = built(*draw())
+    whole = built(*draw(scale=2.0))
     monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)  # blocks of five queries
-    torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)
+    torch.testing.assert_close(built(*draw(scale=2.0)), whole, rtol=0, atol=1e-14)

@@ -7,29 +7,18 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from written_out import require_same, shown
+from written_out import HEAD_DIM, HEADS, draw, require_same, shown
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.dense.topk import TopK
 from attn_zoo.count.counter import kept_bytes
 from attn_zoo.kernels.cpu import _tiling
 
-HEADS, HEAD_DIM = 2, 8
-
 
 def build(n: int, *, causal: bool = False, keys: int | None = None, **options) -> TopK:
     built = build_attention("topk", Geometry(HEADS, HEAD_DIM, n, keys or n, causal), **options).double()
     assert isinstance(built, TopK)
     return built
-
-
-def draw(queries: int, keys: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    query, key, value = (
-        torch.randn(batch, HEADS, length, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_()
-        for length in (queries, keys, keys)
-    )
-    return query, key, value
 
 
 def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
@@ -53,13 +42,13 @@ def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: T
 def test_equals_sorted_scores(implementation, causal, padded, kept, monkeypatch):
     monkeypatch.setattr(_tiling, "BLOCK", 60)
     for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
-        built, inputs = build(queries, keys=keys, causal=causal, kept=kept, implementation=implementation), draw(queries, keys)
+        built, inputs = build(queries, keys=keys, causal=causal, kept=kept, implementation=implementation), draw(queries, keys=keys)
         valid = shown(keys, padded)
         require_same(built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid), inputs)
 
 
 def test_all_keys_are_softmax():
-    built, (query, key, value) = build(20, kept=20), draw(20, 20)
+    built, (query, key, value) = build(20, kept=20), draw(20)
     expected = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
     torch.testing.assert_close(built(query, key, value), expected, rtol=0, atol=1e-12)
 
@@ -77,6 +66,6 @@ def test_what_tiles_keep_grows_with_k_and_not_with_the_square_of_the_length():
     sizes = []
     for n in (256, 512):
         built = build(n, kept=4, implementation="tiled").float()
-        inputs = [t.detach().float().requires_grad_() for t in draw(n, n, batch=1)]
+        inputs = [t.detach().float().requires_grad_() for t in draw(n, batch=1)]
         sizes.append(kept_bytes(partial(built, *inputs), inputs)[1])
     assert sizes == [12 * 4 * HEADS * 256, 12 * 4 * HEADS * 512]

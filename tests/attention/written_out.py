@@ -15,12 +15,14 @@ from attn_zoo.contract import LengthMap
 HEADS, HEAD_DIM = 2, 8
 
 
-def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw query, key and value in float64, which take gradients."""
+def draw(n: int = 33, batch: int = 3, *, keys: int | None = None, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw query, key and value in float64, which take gradients; as many keys as queries, if not stated."""
     generator = torch.Generator().manual_seed(1)
-    shape = (batch, HEADS, n, HEAD_DIM)
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
-    return query, key, value
+
+    def normal(length: int) -> Tensor:
+        return (scale * torch.randn(batch, HEADS, length, HEAD_DIM, dtype=torch.float64, generator=generator)).requires_grad_()
+
+    return normal(n), normal(keys or n), normal(keys or n)
 
 
 def shown(n: int, padded: bool = True) -> Tensor:
