@@ -90,18 +90,22 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_wrong_block_is_caught(mutant, tmp_path):
+def test_a_wrong_block_is_caught(mutant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     page.write_text(MUTANTS[mutant], encoding="utf-8")
-    assert follow(page, tmp_path).returncode != 0
+    with pytest.raises((AssertionError, NameError, RuntimeError)):
+        page_blocks.run_page(page)
 
 
-def test_a_right_page_passes(tmp_path):
+def test_a_right_page_passes_and_a_wrong_one_fails(tmp_path):
     page = tmp_path / "page.md"
     right = PYTHON.format(1) + f"\n```bash\necho seven of 9\n```\n\n```{OUTPUT}\nseven ... 9\n```\n\n```text\nnot run\n```\n"
     page.write_text(right, encoding="utf-8")
     done = follow(page, tmp_path)
     assert done.returncode == 0, done.stderr
+    page.write_text(right.replace("seven ...", "eight ..."), encoding="utf-8")
+    assert follow(page, tmp_path).returncode != 0
 
 
 @pytest.mark.parametrize(
