@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from torch import Tensor
 
 
 def in_float64(package: str, path: str, classes: Sequence[str] = ()) -> SimpleNamespace:
@@ -47,3 +48,10 @@ def in_float64(package: str, path: str, classes: Sequence[str] = ()) -> SimpleNa
     }
     exec(compile(lines, path, "exec"), names)
     return SimpleNamespace(**names)
+
+
+def require_close(what: str, ours: Tensor, theirs: Tensor) -> None:
+    """Require that two results differ by at most 1e-9 of the largest number of the reference, which is not zero."""
+    difference = (ours - theirs).abs().max().item() / max(1e-30, theirs.abs().max().item())
+    print(f"{what}: {difference:.1e}")
+    assert theirs.abs().max() > 0 and difference < 1e-9, f"{what}: the largest relative difference is {difference:.1e}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank import agent
 from attn_zoo.attention.low_rank.nystrom import landmarks
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 
 HEADS, D, N = 2, 8, 36
 
@@ -57,8 +56,4 @@ def shows_agents_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    case = next(case for case in attention_checks("agent") if case.setting == f"default-eager-{check}")
-    case()
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("agent", f"default-eager-{check}", mistake, monkeypatch)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.linear.based import Based
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 
 HEADS, D, N = 2, 6, 40
 
@@ -53,8 +52,4 @@ def forgets_the_half(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    case = next(case for case in attention_checks("based") if case.setting == f"default-eager-{check}")
-    case()
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("based", f"default-eager-{check}", mistake, monkeypatch)

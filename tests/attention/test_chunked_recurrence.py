@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
@@ -14,8 +15,6 @@ from attn_zoo.attention.linear import _chunked as chunked
 from attn_zoo.attention.linear._chunked import Updates
 from attn_zoo.attention.linear._forget_gate import ForgetGate
 from attn_zoo.attention.linear.gated_delta_rule import GatedDeltaRule
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 
 NAMES = ["delta_product", "gated_delta_rule", "kda", "retention", "ssd"]
 HEADS, D = 2, 8
@@ -172,8 +171,4 @@ def decays_over_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_kit_catches_public_mistakes(mistake, setting, monkeypatch):
     """The first three stand in public issues on implementations of the gated delta rule."""
-    case = next(case for case in attention_checks("gated_delta_rule") if case.setting == setting)
-    case()
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("gated_delta_rule", setting, mistake, monkeypatch)

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
 from attn_zoo.attention.dense import differential
 from attn_zoo.attention.dense.differential import RMS_FLOOR, Differential
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 from attn_zoo.contract import join_stacks
 from attn_zoo.contract.masks import softmax_over_valid
 
@@ -82,8 +81,4 @@ def leaves_out_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    case = next(case for case in attention_checks("differential") if case.setting == f"default-eager-{check}")
-    case()
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("differential", f"default-eager-{check}", mistake, monkeypatch)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.gated_slot import GatedSlot
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 
 HEADS, D = 2, 8
 
@@ -56,7 +55,4 @@ def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    case = next(case for case in attention_checks("gated_slot") if case.setting == f"raw-eager-{check}")
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("gated_slot", f"raw-eager-{check}", mistake, monkeypatch)

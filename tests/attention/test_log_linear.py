@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear import log_linear
 from attn_zoo.attention.linear.log_linear import LogLinear, _parts
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
 
 HEADS, D = 2, 12
 
@@ -86,7 +85,4 @@ def weighs_by_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    case = next(case for case in attention_checks("log_linear") if case.setting == f"raw-eager-{check}")
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        case()
+    require_caught("log_linear", f"raw-eager-{check}", mistake, monkeypatch)

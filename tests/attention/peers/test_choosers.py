@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from public_references import in_float64
+from public_references import in_float64, require_close
 from torch import Tensor, nn
 
 from attn_zoo import Geometry, build_attention
@@ -233,9 +233,3 @@ def test_equals_the_reference(case, n, padded):
     grads = [torch.autograd.grad((out * weights).sum(), [*tensors, *named.values()]) for out in (ours, theirs)]
     for what, one, other in zip([*"qkv", *named], *grads, strict=True):
         require_close(f"gradient of {what}", one, other)
-
-
-def require_close(what: str, ours: Tensor, theirs: Tensor) -> None:
-    difference = (ours - theirs).abs().max().item() / max(1e-30, theirs.abs().max().item())
-    print(f"{what}: {difference:.1e}")
-    assert theirs.abs().max() > 0 and difference < 1e-9, f"{what}: the largest relative difference is {difference:.1e}"
