@@ -140,7 +140,7 @@ def decays_after_the_correction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def weighs_a_chunk_without_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "_weights", lambda x, x_sums, key, sums: x @ key.mT)
+    monkeypatch.setattr(chunked, "_weights", lambda rows, key, sums: [(x @ key.mT).tril() for x in rows])
 
 
 def clips_the_strength_at_one(monkeypatch: pytest.MonkeyPatch) -> None:

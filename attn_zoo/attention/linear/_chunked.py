@@ -78,17 +78,17 @@ def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tup
     query = into_chunks(updates.query, positions)
     key, value, log_decay = (into_chunks(x, positions * each) for x in (updates.key, updates.value, updates.log_decay))
     sums = log_decay.cumsum(dim=-2)
-    at_reads, last = sums[..., each - 1 :: each, :], sums[..., -1:, :]
-
-    between = _past(_weights(query, at_reads, key, sums), each)
-    reads, keeps, writes = query * at_reads.exp(), last.exp().mT, (key * (last - sums).exp()).mT
+    decayed, last = sums.exp(), sums[..., -1:, :]
+    reads, keeps, writes = query * _at_reads(decayed, each), last.exp().mT, (key * (last - sums).exp()).mT
     if updates.strength is None:
+        (between,) = _weights([query], key, sums)
         before, written, state = _add(state, keeps, writes, value)
     else:
+        between, among = _weights([query, key], key, sums)
         beta = into_chunks(updates.strength, positions * each)
-        among = (beta * _weights(key, sums, key, sums)).tril(-1)
-        transform = torch.linalg.solve_triangular(among, beta[..., 0].diag_embed(), upper=False, unitriangular=True)
-        before, written, state = _correct(state, keeps, writes, transform @ value, -transform @ (key * sums.exp()))
+        # Only the part of the matrix below the diagonal is read.
+        transform = torch.linalg.solve_triangular(beta * among, beta[..., 0].diag_embed(), upper=False, unitriangular=True)
+        before, written, state = _correct(state, keeps, writes, transform @ value, -transform @ (key * decayed))
     out = reads @ before + between @ written
     return out.flatten(2, 3)[:, :, :n], state
 
@@ -113,25 +113,28 @@ def _correct(state: Tensor, keeps: Chunks, writes: Chunks, value: Chunks, erase:
     return *(torch.stack(x, dim=1).unflatten(0, heads) for x in (before, written)), state.unflatten(0, heads)
 
 
-def _weights(x: Chunks, x_sums: Chunks, key: Chunks, sums: Chunks) -> Float[Tensor, "batch heads chunks rows chunk"]:
-    """Return Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) for positions j up to i. Entries for later j are finite and have no meaning."""
+def _weights(rows: list[Chunks], key: Chunks, sums: Chunks) -> list[Float[Tensor, "batch heads chunks rows chunk"]]:
+    """Return the matrix Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) for each x in ``rows``. It is zero for updates j after the update i at which
+    the row reads.
+    """
+    chunk = key.shape[-2]
     if sums.shape[-1] == 1:
-        return x @ key.mT * (x_sums - sums.mT).clamp(max=0).exp()
-    chunk, parts = key.shape[-2], []
+        decays = (sums - sums.mT).clamp(max=0).exp().tril()
+        return [x @ key.mT * _at_reads(decays, chunk // x.shape[-2]) for x in rows]
+    parts: list[list[Tensor]] = [[] for _ in rows]
     for start in range(0, chunk, BLOCK):
         end = min(start + BLOCK, chunk)
         middle = sums[..., (start + end - 1) // 2, None, :]
-        rows = x[..., start:end, :] * (x_sums[..., start:end, :] - middle).exp()
+        grown = (sums[..., start:end, :] - middle).exp()
         columns = key[..., :end, :] * (middle - sums[..., :end, :]).exp()
-        parts.append(F.pad((rows @ columns.mT).tril(start), (0, chunk - end)))
-    return torch.cat(parts, dim=-2)
+        for x, blocks in zip(rows, parts, strict=True):
+            blocks.append(F.pad((x[..., start:end, :] * grown @ columns.mT).tril(start), (0, chunk - end)))
+    return [torch.cat(blocks, dim=-2) for blocks in parts]
 
 
-def _past(weights: Tensor, each: int) -> Tensor:
-    """Return the weights with zeros for updates after the row's position. A position makes ``each`` updates."""
-    if each == 1:
-        return weights.tril()
-    return weights.unflatten(-1, (-1, each)).movedim(-1, -3).tril().movedim(-3, -1).flatten(-2)
+def _at_reads(updates: Tensor, each: int) -> Tensor:
+    """Return the rows of those updates after which a query reads the memory: the last of the ``each`` updates of a position."""
+    return updates if each == 1 else updates[..., each - 1 :: each, :]
 
 
 def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bool = False, each: int = 1) -> tuple[int, int]:

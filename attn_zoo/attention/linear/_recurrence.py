@@ -98,4 +98,8 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
 
     def finish(self, out: Queries) -> Queries:
         """Return the outputs. If ``normalise`` is true, each head's output is divided by its root mean square."""
-        return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out
+        if not self.options.normalise:
+            return out
+        # Not out.square().mean(): its backward pass makes two more tensors of the size of the outputs.
+        mean_square = (out * out).sum(dim=-1, keepdim=True) / out.shape[-1]
+        return out * torch.rsqrt(mean_square + RMS_FLOOR)

@@ -118,4 +118,4 @@ class DeltaProduct(ChunkedMemory[Options]):
         keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in later))]
         betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, self.options.rules + 1)]
         values = [value, *(streams[f"value_{rule}"] for rule in later)]
-        return unit_length(F.silu(query)) * query.shape[-1] ** -0.5, keys, values, betas
+        return unit_length(F.silu(query), query.shape[-1] ** -0.5), keys, values, betas

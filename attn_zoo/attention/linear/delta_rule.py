@@ -135,9 +135,9 @@ class DeltaRule(NormalisedMemory[Options]):
         return out.flatten(2, 3)[:, :, :n], state
 
 
-def unit_length(x: Keys) -> Keys:
-    """Return the vectors divided by their Euclidean norms: x / √(Σ x² + 1e-6)."""
-    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)
+def unit_length(x: Keys, scale: float = 1.0) -> Keys:
+    """Return the vectors divided by their Euclidean norms, times ``scale``: scale x / √(Σ x² + 1e-6)."""
+    return x * (scale * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + LENGTH_FLOOR))
 
 
 def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:

@@ -85,7 +85,9 @@ class GatedDeltaRule(ChunkedMemory[Options]):
 
     def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
         """Return one update of the memory S per token: S decays, and then β k (v − Sᵀ k)ᵀ is added."""
-        query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
+        # In a layer, the heads interleave in memory, so every product with these tensors would copy them.
+        query, key, value = (x.contiguous() for x in (query, key, value))
+        query, key = unit_length(F.silu(query), query.shape[-1] ** -0.5), unit_length(F.silu(key))
         return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
