@@ -75,6 +75,7 @@ CHANGED: dict[str, str] = {
         "figure3 is a column",
     ),
     **dict.fromkeys((f"pages / figure3 / : {panel}*" for panel in "acd"), "a claim has a row for each initialisation"),
+    "pages / aa_test / : one pass in 10 more / B against A": "it is called 11 passes against 10",
     "pages / published / *: text: *": "settings that differ and sources are tables",
 }
 """Cells that changed with the zoo or its statistics, by a pattern of their address (``*`` for any text), and why."""
@@ -82,6 +83,8 @@ RENAMED: dict[str, str] = {
     r", (causal|no convolution|rate [\d.]+)(?=$| \(%\)$)": r" (\1)",
     r"^usual start": "default initialisation",
     r", repeated$": " (repeated)",
+    r"^ms a sequence$": "ms per sequence",
+    r"one pass in 10 more$": "11 passes against 10",
 }
 """Words of rows and columns that have other words since, as regular expressions with their replacements."""
 SIGNED_ZERO = r"[+-](?=0\.0+(?!\d))"
