@@ -13,7 +13,7 @@ from attn_zoo.escapes import error_text, terminal
 from attn_zoo.outside import Outside
 from attn_zoo.process_state import kept, sentence
 
-SLOW = 5.0
+SLOW = 15.0
 """Seconds after which a warning names a plugin that is still being imported."""
 
 

@@ -76,6 +76,18 @@ def test_rows_of_other_heads_are_named():
     assert rows[2:] == [name for name in wanted for _ in KINDS]
 
 
+@pytest.mark.parametrize(("lengths", "exponent"), [([16, 32], "-"), ([16, 32, 64], "1.00")])
+def test_an_exponent_needs_three_lengths(lengths, exponent):
+    made = grid(lengths=lengths)
+    found = Measurement(
+        "growth", vars(made), made.protocol, {"cpu": "this", "gpu": None, "threads": 2, "torch": "2"}, complete=True
+    )
+    for cell in made.groups()[0]:
+        found.of(cell).values = {"seconds": [cell.length * 1e-3] * 3, "peak_bytes": [2**20]}
+    rows = [line.split("|")[-3].strip() for line in Growth.report(found).splitlines() if line.startswith("|")]
+    assert rows[0] == "exponent" and rows[2:] == [exponent] * 4
+
+
 @pytest.mark.parametrize("more", [[2], [3], [0], [4, 4]])
 def test_heads_that_do_not_divide_the_width_or_come_twice_are_refused(more):
     with pytest.raises(ValueError, match=r"different numbers that divide dim=8; got \[2, "):

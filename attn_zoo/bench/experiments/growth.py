@@ -80,6 +80,6 @@ def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
     middles = [statistics.median(taken) for taken in times if taken]
     return [
         *(figure_or_reason(f, found.protocol, factor=1e3) for f in own),
-        f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 1 and all(times) else "-",
+        f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 2 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
     ]
