@@ -351,12 +351,13 @@ def test_the_finding_names_who_matches_softmax_everywhere_or_comes_nearest():
     dear = cheap("topk", 0.90, 0.90, 0.92, flops=1000)
     nearest = finding(abilities(tables([*records, *worse, *dear])))
     assert nearest == (
-        "Of 1 mechanisms that take fewer FLOPs than softmax, none matches softmax on all tasks that it was run on. "
-        "`linformer` comes closest: it matches softmax on 1 of 2 tasks, and takes 1 % of softmax's FLOPs at 4,096 tokens. "
+        "Of 1 mechanism that takes fewer FLOPs than softmax, none matches softmax on all bidirectional and causal tasks that it "
+        "was run on. `linformer` comes closest: it matches softmax on 1 of 2 tasks. With the sizes of these runs, it takes 1 % of "
+        "softmax's FLOPs at 4,096 tokens. "
         "Softmax is hardest to match on Copying: 0 of 1 mechanisms match it there."
     )
     whole = finding(abilities(tables([*records, *cheap("linformer", 0.90, 0.90, 0.92, task="copying")])))
-    assert "1 match softmax on all tasks that they were run on: `linformer`." in whole
+    assert "1 match softmax on all bidirectional and causal tasks that they were run on: `linformer`." in whole
     assert finding(abilities(tables(yardsticks()))) == ""
 
 
@@ -366,5 +367,5 @@ def test_the_finding_counts_mechanisms_that_were_run_on_half_of_the_tasks():
     for task in ("mqar", "copying"):
         records += cheap("linformer", 0.90, 0.90, 0.92, task=task)
     found = finding(abilities(tables(records)))
-    assert "Of 1 mechanisms" in found and "all tasks that they were run on: `linformer`." in found
+    assert "Of 1 mechanism that takes " in found and "causal tasks that they were run on: `linformer`." in found
     assert found.endswith("because they were run on few tasks: `performer`.")

@@ -126,15 +126,15 @@ def finding(abilities: Sequence[Ability]) -> str:
     if not ranked:
         return ""
     whole = [one for one in ranked if one.count == one.of]
-    cheaper = f"{len(ranked)} mechanisms that take fewer FLOPs than softmax"
+    cheaper = f"{len(ranked)} {'mechanisms that take' if len(ranked) > 1 else 'mechanism that takes'} fewer FLOPs than softmax"
     if whole:
         names = ", ".join(f"`{one.attention}`" for one in whole)
-        first = f"Of {cheaper}, {len(whole)} match softmax on all tasks that they were run on: {names}."
+        first = f"Of {cheaper}, {len(whole)} match softmax on all bidirectional and causal tasks that they were run on: {names}."
     else:
         best = ranked[0]
         first = (
-            f"Of {cheaper}, none matches softmax on all tasks that it was run on. `{best.attention}` comes closest: it matches "
-            f"softmax on {best.count} of {best.of} tasks, and takes {best.costs}."
+            f"Of {cheaper}, none matches softmax on all bidirectional and causal tasks that it was run on. `{best.attention}` "
+            f"comes closest: it matches softmax on {best.count} of {best.of} tasks. With the sizes of these runs, it takes {best.costs}."
         )
     hardest = min(abilities, key=lambda ability: _matches(ability, ranked)[0] / max(1, _matches(ability, ranked)[1]))
     count, of = _matches(hardest, ranked)
