@@ -134,8 +134,8 @@ def finding(abilities: Sequence[Ability]) -> str:
         best = ranked[0]
         first = (
             f"Of {cheaper}, none matches softmax on all bidirectional and causal tasks that it was run on. "
-            f"`{best.attention}` comes closest: it matches softmax on {best.count} of {best.of} tasks. With the sizes of these runs, "
-            f"it takes {best.costs}."
+            f"`{best.attention}` comes closest: it matches softmax on {best.count} of {best.of} tasks. With the sizes of "
+            f"these runs, it takes {best.costs}."
         )
     hardest = min(abilities, key=lambda ability: _matches(ability, ranked)[0] / max(1, _matches(ability, ranked)[1]))
     count, of = _matches(hardest, ranked)
