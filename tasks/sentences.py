@@ -354,7 +354,7 @@ class ImdbOptions(Options):
     "imdb",
     title="IMDB",
     version="1",
-    summary="Predict the sentiment of film reviews, whose tokens are pieces of words; two classes.",
+    summary="Predict the sentiment of film reviews, by default read as bytes; two classes.",
     source="Maas et al. 2011; reported by Wang et al. 2020, arXiv:2006.04768, Table 2",
     licence=IMDB.licence,
     options=ImdbOptions,

@@ -19,6 +19,7 @@ from attn_zoo.terminal import WIDE, columns, fit, wrap
 
 _MARK = {True: "yes", False: "-"}
 _LENGTHS = (64, 1024, 4096)
+_CONTROLS = "(c) marks a control: a network that cannot select tokens by content, which shows what a task yields without attention."
 _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memory")
 
 
@@ -97,7 +98,13 @@ def _documentation(card: AttentionCard | TaskCard) -> list[str]:
     """Return the docstrings of the module, which hold the equation of a mechanism, and of the class."""
     module = inspect.getdoc(sys.modules[card.build.__module__]) if isinstance(card, AttentionCard) else ""
     own = inspect.getdoc(card.build) if "__doc__" in vars(card.build) else ""
-    return [textwrap.indent(wrap(re.sub("\n +", " ", text), columns() - 2), "  ") for text in (module, own) if text]
+    return [textwrap.indent(wrap(_flowing(text), columns() - 2), "  ") for text in (module, own) if text]
+
+
+def _flowing(docstring: str) -> str:
+    """Return a docstring with one line for each paragraph, each remark such as ``Source:`` and each item of a list, and with single
+    backticks."""
+    return re.sub(r"(?<!\n)\n(?!\n|[A-Z]\w+: |- ) *", " ", docstring).replace("``", "`")
 
 
 def attention_table() -> str:
@@ -140,9 +147,10 @@ def _plain(value: Any) -> str:
 
 
 def _attentions(wide: bool) -> str:
-    rows = [[card.name, *_claims(card), ", ".join(card.implementations), card.paper] for card in _cards()]
+    rows = [[card.name + " (c)" * card.control, *_claims(card), ", ".join(card.implementations), card.paper] for card in _cards()]
     head = ["attention", *_CLAIMS, "implementations", "paper"]
-    return fit(rows, head, optional=["paper", "implementations", "memory"], whole=["time", "memory"], wide=wide)
+    table = fit(rows, head, optional=["paper", "implementations", "memory"], whole=["time", "memory"], wide=wide)
+    return f"{table}\n\n{wrap(_CONTROLS)}"
 
 
 def _cards() -> list[AttentionCard]:

@@ -17,6 +17,9 @@ KEY_VALUE = ("run", "tune", "measure", "transplant")
 """Commands whose words are parsed with Hydra's grammar. The words of other commands are parsed with argparse. All commands accept
 both forms, ``KEY=VALUE`` and ``--KEY VALUE``."""
 
+ADVICE = "advice"
+"""Name of a default of a parser, set by ``set_defaults``: the end of the error message about a word too many."""
+
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
@@ -33,10 +36,10 @@ class Parser(argparse.ArgumentParser):
         given = sys.argv[1:] if args is None else args
         parsed, rest = super().parse_known_args([part for word in given for part in self._as_option(word)], namespace)
         if rest:
-            word = str(rest[0]).partition("=")[0]
+            word = str(rest[0])
             if not word.startswith("-"):
-                self.error(f"takes no further argument; got {word!r}")
-            self.error(_unknown("option", word, self._option_string_actions))
+                self.error(f"takes no further argument; got {word!r}{self.get_default(ADVICE) or ''}")
+            self.error(_unknown("option", word.partition("=")[0], self._option_string_actions))
         return parsed, rest
 
     def _as_option(self, word: str) -> list[str]:

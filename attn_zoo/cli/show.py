@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attn_zoo.cli.parsing import ADVICE
 from attn_zoo.cli.records_of import add_reference, loaded, records_of, records_root
 from attn_zoo.escapes import terminal, terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checked = "also run the conformance tests on the mechanism (seconds to minutes)"
     parser.add_argument("--check", action="store_true", help=checked)
     parser.add_argument("--all", action="store_true", help="also print settings, data, curves, costs, literature and environment")
-    parser.set_defaults(handler=_show)
+    parser.set_defaults(handler=_show, **{ADVICE: f". ROW is {row}. To see a task, use attn-zoo list haystack"})
 
 
 def _show(parsed: argparse.Namespace) -> int:

@@ -64,7 +64,7 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
         there = sorted({f"{s.row.label}@{s.table.task['name']}" for s in every})
         raise ValueError(
             f"there is no record of {wanted!r}. Name a run id, a file of records, or a row in the form NAME, "
-            f"NAME[OPTION=VALUE,...] or NAME@TASK. Recorded: {', '.join(there) or 'nothing'}"
+            f"NAME[OPTION=VALUE,...] or NAME@TASK. Recorded: {', '.join(there) or 'nothing'}. To see a task, use attn-zoo list TASK"
         )
     return found
 

@@ -78,6 +78,8 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["analyze", "error", "--atention", "softmax"], "did you mean '--attention'?"),
         (["leaderboard", "--format", "htlm"], "no --format is called 'htlm'; did you mean 'html'?"),
         (["leaderboard", "digits"], "takes no further argument; got 'digits'"),
+        (["show", "level=cpu", "task=haystack"], "got 'task=haystack'. ROW is NAME or NAME[OPTION=VALUE,...]"),
+        (["show", "level=cpu", "task=haystack"], "To see a task, use attn-zoo list haystack"),
         (["list", "linfomer"], "no attention or task is called 'linfomer'; did you mean 'linformer'?"),
         (["list", "--attention", "linformer"], "no option is called '--attention'"),
         (["tune", "attention=linfomer", "task=digits"], "did you mean 'linformer'?"),
@@ -151,6 +153,21 @@ def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):
         assert words in printed
     assert re.search(r"^causal +yes$", printed, re.MULTILINE) and re.search(r"^window .*257", printed, re.MULTILINE)
     assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_controls_are_marked_in_the_list(capsys):
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    marked = set(re.findall(r"^(\w+) \(c\) ", printed, re.MULTILINE))
+    assert marked == {name for name in registry.attentions() if registry.card(name).control} > {"none", "uniform"}
+    assert "(c) marks a control" in printed
+
+
+def test_paragraphs_of_a_card_flow_and_have_single_backticks(capsys):
+    assert main(["list", "haystack"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n  sentence such as `K is 7.`, with the key K" in printed and "``" not in printed
+    assert re.search(r"^  Source: .*\n(  .*\n)+  Differs: ", printed, re.MULTILINE)
 
 
 def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
