@@ -58,9 +58,10 @@ def _submit(parsed: argparse.Namespace) -> int:
     output = parsed.output or COMMUNITY / folder_name(about, records)
     if not written and output.exists():
         raise FileExistsError(f"--output must name a new folder, because nothing is overwritten; {str(output)!r} exists already")
-    if found := found or list(_of_code(records, paths)):
-        lines = "\n".join(terminal(f"{refusal.kind}: {refusal.words}") for refusal in found)
-        print(wrap(f"{lines}\nNot accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken."))
+    if found := [*found, *_of_code(records, paths)]:
+        lines = [terminal(f"{refusal.kind}: {refusal.words}") for refusal in found]
+        lines += [f"Not accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken.", _what_to_do(found)]
+        print(wrap("\n".join(lines)))
         return 1
     made = beside(records, shipped)
     places = [place(row, table) for table in made for row in table.rows if is_submitted(row)]
@@ -115,6 +116,17 @@ def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], 
     return records, refusals(records, shipped, verdict)
 
 
+def _what_to_do(found: Sequence[Refusal]) -> str:
+    """Return the last line of a refusal: how to make records that keep the rules."""
+    again = "Then give attn-zoo submit again"
+    if not {refusal.kind for refusal in found} & {"data", "protocol", "seeds"}:
+        return f"What to do: mend what each line names. {again}."
+    return (
+        "What to do: attn-zoo compare ./mine.py, with the file of your mechanism, makes runs that can be submitted, and prints the "
+        f"folder of their records. {again}, with this folder and --plugin ./mine.py."
+    )
+
+
 def _of_files(folder: Path) -> Iterator[Refusal]:
     """Yield a refusal if the folder has files that the command did not write."""
     if other := sorted({path.name for path in folder.iterdir()} - {FILE, TEXT, NAME, CODE}):
@@ -134,14 +146,14 @@ def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Re
         if ran - {plugin_files.digest(path)}:
             words = f"{path} must be the code that the records were made with, but it has changed since; run them again"
             yield Refusal("plugin", words)
-            return
+    give = "give its file or folder with --plugin PATH. It must also pass attn-zoo check --strict"
     for name in names:
         if name not in attentions():
-            yield Refusal("plugin", f"{name} must be registered by the code; give the file or folder with --plugin PATH")
+            yield Refusal("plugin", f"{name} must be registered by the code; {give}")
         elif (entry := card(name)).origin.startswith("attn_zoo."):
             continue
         elif not any(_is_in(path, entry.build.__module__) for path in paths):
-            yield Refusal("plugin", f"the code of {name} must be submitted; give its file or folder with --plugin PATH")
+            yield Refusal("plugin", f"the code of {name} must be submitted; {give}")
         elif not (report := prove(entry)).ok or report.unknown:
             print(wrap(str(report)))
             failed = "its definition is missing" if report.ok else "a check fails"

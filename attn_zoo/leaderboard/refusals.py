@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -45,10 +45,14 @@ def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdi
     found += _told("known", known, "must be new, but it is among our results; report a different score as a disputed number")
     other = [record for record in submitted if record not in known and _has_other_data(record, shipped)]
     found += _told("data", other, "must read the data of our results, but the digest of a split differs; get the data again")
-    rest = [record for record in submitted if record not in known and record not in other]
+    rest = [record for record in submitted if record not in known]
     made = beside(rest, shipped)
-    found += _other_protocol(rest, shipped, made)
-    return found + [refusal for table in made for refusal in _of_rows(table)]
+    found += _other_protocol(rest, other, shipped, made)
+    by_file = {SUBMITTED + str(record.source): record for record in rest}
+    for table in made:
+        theirs = next(by_file[file] for row in table.rows for file in row.files if file in by_file)
+        found += _of_rows(table, _seeds_of(table) or _seeds_like(theirs, shipped))
+    return found
 
 
 def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list[Table]:
@@ -104,25 +108,42 @@ def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:
     return bool(record.data) and key_of(record.data) != key_of(known)
 
 
-def _other_protocol(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], made: Iterable[Table]) -> Iterator[Refusal]:
-    """Yield refusals for records that do not fit into any of our tables."""
+def _other_protocol(
+    submitted: Sequence[RunRecord], other_data: Sequence[RunRecord], shipped: Sequence[RunRecord], made: Iterable[Table]
+) -> Iterator[Refusal]:
+    """Yield refusals for records that do not fit into any of our tables. Those of ``other_data`` are refused only if their settings
+    differ, too."""
     fitting = {file for table in made if not all(map(is_submitted, table.rows)) for row in table.rows for file in row.files}
     strange = [record for record in submitted if not record.is_trial and SUBMITTED + str(record.source) not in fitting]
     for words, records in grouped((_difference(record, shipped), record) for record in strange).items():
+        if not words:
+            records = [record for record in records if record not in other_data]
+            words = "the splits of its data must have as many examples as ours"
         yield from _told("protocol", records, f"must have the settings of one of our tables: {words}")
 
 
 def _difference(record: RunRecord, shipped: Iterable[RunRecord]) -> str:
-    """Return the settings in which a record differs from the most similar record of ours."""
+    """Return the settings in which a record differs from the most similar record of ours; empty if there is none."""
     if record.protocol not in PROTOCOLS:
         return f"the protocol must be {' or '.join(PROTOCOLS)}; got {record.protocol}. Train again with this version"
-    like = [_settings(other) for other in shipped if other.spec.task == record.spec.task and not other.is_trial]
+    like = _like(record, shipped)
     if not like:
         return f"our results have no table of its task, only of {', '.join(sorted({other.spec.task for other in shipped}))}"
     mine = _settings(record)
-    apart = min(({n: v for n, v in {**dict.fromkeys(mine), **other}.items() if mine.get(n) != v} for other in like), key=len)
-    said = [f"{name} must be {value}; got {mine.get(name)}" for name, value in apart.items()]
-    return ", ".join(said) or "the splits of its data must have as many examples as ours"
+    return ", ".join(f"{name} must be {value}; got {mine.get(name)}" for name, value in _apart(mine, _settings(like[0])).items())
+
+
+def _like(record: RunRecord, shipped: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return our records of the task of a record whose settings are the most similar ones. All of them have the same settings."""
+    of_task = [(other, _settings(other)) for other in shipped if other.spec.task == record.spec.task and not other.is_trial]
+    mine = _settings(record)
+    nearest = min((settings for _, settings in of_task), key=lambda settings: len(_apart(mine, settings)), default=None)
+    return [other for other, settings in of_task if settings == nearest]
+
+
+def _apart(mine: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return our values of the settings that differ."""
+    return {name: value for name, value in {**dict.fromkeys(mine), **ours}.items() if mine.get(name) != value}
 
 
 def _settings(record: RunRecord) -> Mapping[str, Any]:
@@ -136,17 +157,28 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
     return found | {"precision": spec.precision, "device": spec.device}
 
 
-def _of_rows(table: Table) -> Iterator[Refusal]:
-    """Yield a refusal for each row that we already have, and for each row that lacks some of our seeds."""
-    ours = [row for row in table.rows if not is_submitted(row)]
-    needed = set.intersection(*({run["seed"] for run in row.runs} for row in ours)) if ours else set[int]()
+def _seeds_of(table: Table) -> set[int]:
+    """Return the seeds that all our rows of a table have."""
+    ours = [{run["seed"] for run in row.runs} for row in table.rows if not is_submitted(row)]
+    return set.intersection(*ours) if ours else set()
+
+
+def _seeds_like(record: RunRecord, shipped: Iterable[RunRecord]) -> set[int]:
+    """Return the seeds that all our rows have in the table whose settings are most similar to those of a record."""
+    like = _like(record, shipped)
+    rows = grouped(((other.spec.attention, key_of(other.spec.options)), other.spec.seed) for other in like)
+    return set.intersection(*map(set, rows.values())) if rows else set()
+
+
+def _of_rows(table: Table, needed: Collection[int]) -> Iterator[Refusal]:
+    """Yield a refusal for each row that we already have, and for each row that lacks some of the needed seeds."""
     for row in filter(is_submitted, table.rows):
         where = f"{row.attention} on {table.task['name']}"
         if not all(file.startswith(SUBMITTED) for file in row.files):
             yield Refusal(
                 "known", f"{where}: the configuration must be new, but it is among our results; submit one with other options"
             )
-        elif missing := needed - {run["seed"] for run in row.runs if run["status"] in FINAL_STATUSES}:
+        elif missing := set(needed) - {run["seed"] for run in row.runs if run["status"] in FINAL_STATUSES}:
             seeds = ", ".join(map(str, sorted(missing)))
             rule = f"the row must have a finished run with each seed of our rows; missing: {seeds}"
             yield Refusal("seeds", f"{where}: {rule}. Give the command of the runs again, with these seeds")

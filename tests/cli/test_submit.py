@@ -141,6 +141,22 @@ def test_code_that_is_missing_or_has_changed_is_refused(outside, capsys):
     assert "plugin: outside.py must be the code that the records were made with" in capsys.readouterr().out
 
 
+def test_all_broken_rules_are_told_with_what_to_do(outside, capsys):
+    words = [word for word in TINY if not word.startswith("model.dim")]
+    assert main(["run", "attention=outside", *words, "model.dim=8", "records=small"]) == 0
+    capsys.readouterr()
+    assert main(["submit", "small", *WHO]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "model.dim must be 16; got 8",
+        "seeds: outside on listops",
+        "missing: 2. ",
+        "plugin: the code of outside must be submitted; give its file or folder with --plugin PATH. It must also pass",
+        "Not accepted: 3 rules are broken. What to do: attn-zoo compare ./mine.py",
+    ):
+        assert said in printed
+
+
 def test_a_folder_with_other_files_is_refused(outside, capsys):
     about = Submission("Jane Doe", "none", date(2026, 11, 28))
     write_submission(Path("mine"), about, Store("runs").load()[0], [], [])

@@ -77,6 +77,16 @@ def test_another_protocol_is_refused(changes, words):
     assert words in told(runs(**changes))
 
 
+def test_all_broken_rules_are_told_at_once():
+    other = {split: {"examples": 100, "digest": "0" * 40} for split in ("train", "valid", "test")}
+    longer = Budget(steps=4_000)
+    assert kinds(runs(spec_budget=longer)[:1]) == ["protocol", "seeds"]
+    assert kinds(runs(data=other)[:1]) == ["data", "seeds"]
+    assert kinds(runs(data=other, spec_budget=longer)[:1]) == ["data", "protocol", "seeds"]
+    (_, seeds) = refusals(runs(protocol="3.0", spec_budget=longer)[:1], SHIPPED, CLEAN)
+    assert "missing: 2, 3." in seeds.words
+
+
 def test_missing_seeds_are_refused():
     assert kinds(runs()[:2]) == ["seeds"]
     assert "mine on digits: the row must have a finished run with each seed of our rows; missing: 3" in told(runs()[:2])
