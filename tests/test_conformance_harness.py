@@ -30,10 +30,11 @@ from attn_zoo.conformance import (
     require,
     run_cases,
 )
-from attn_zoo.conformance.agreement import NEARBY, SLOW, _worst_errors, perturbed
+from attn_zoo.conformance.agreement import NEARBY, SLOW, _worst_errors
 from attn_zoo.conformance.attention_suite import DEFAULT
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.harness import Partly
+from attn_zoo.conformance.jumps import perturbed
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.requests import Request, answers, draw
 from attn_zoo.conformance.sizes import BORDERS, Sizes, drawn_sizes
