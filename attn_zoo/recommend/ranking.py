@@ -19,7 +19,7 @@ from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard.advise.abilities import Ability, Judgement, abilities, judge
 from attn_zoo.leaderboard.advise.costs import Cost, State
 from attn_zoo.leaderboard.advise.drop_in import drop_in
-from attn_zoo.leaderboard.advise.needs import QUALIFIES, Answer, Choice, answer
+from attn_zoo.leaderboard.advise.needs import QUALIFIES, Answer, Choice, Need, answer
 from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.requirements import Requirements
@@ -189,6 +189,8 @@ class Recommendation:
     """Mechanisms that were put into a trained model."""
     named: bool
     """True if the user named the rows to choose among."""
+    need: Need | None
+    """Use case that decides which records count as evidence. None for a trained model, which is judged by transplants."""
 
     def candidate(self, attention: str) -> Candidate | None:
         """Return the cheapest candidate of a mechanism, or None if there is none."""
@@ -265,6 +267,7 @@ def recommend(
     costs: dict[str, Cost] = {each.attention: each.cost for each in reversed(found)}
     every = [ability for ability in abilities(tables) if ability.causal == required.reads_past]
     tried: set[str] = set()
+    need = None
     if required.trained:
         tried = {point["attention"] for point in (transplant or {}).get("points", ())}
         fits = not (required.reads_past or required.cross)
@@ -273,4 +276,4 @@ def recommend(
         need = required.need({str(ability.table.task["name"]): ability.name for ability in every})
         said = answer(need, required.reads_past, every, required.accept, lambda name, _: costs.get(name))
     judged = {name: tuple(judge(ability, name, required.accept) for ability in every) for name in costs if name != BASELINE}
-    return Recommendation(required, tuple(found), tuple(refused), said, judged, frozenset(tried), bool(rows))
+    return Recommendation(required, tuple(found), tuple(refused), said, judged, frozenset(tried), bool(rows), need)

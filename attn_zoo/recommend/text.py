@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from typing import Any
-
-import torch
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.advise.abilities import Ability, Judged
@@ -16,24 +14,21 @@ from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.heat_costs import byte_count
-from attn_zoo.recommend.ranking import Candidate, Recommendation, build
-from attn_zoo.recommend.requirements import Requirements
-from attn_zoo.registry import task_card, task_names
+from attn_zoo.recommend.commands import CONTROL, Command, evidence_command, measure_command
+from attn_zoo.recommend.ranking import Candidate, Recommendation
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, paragraph, shell
 
-CONTROL = "uniform"
-"""Control that the suggested commands run beside a mechanism."""
 _WORDS: dict[Judged, str] = {
-    "no better": "no better than a control on",
-    "worse": "worse on",
-    "failed": "failed on",
-    "unclear": "undecided on",
-    "few seeds": "too few seeds on",
-    "not run": "not run on",
+    "no better": "at control level",
+    "worse": "worse",
+    "failed": "failed",
+    "unclear": "undecided",
+    "few seeds": "too few seeds",
+    "not run": "not run",
 }
-"""Words for each verdict that rules a candidate out, before the number of tasks. The worst verdict comes first."""
+"""Words for each verdict that rules a candidate out, after the number of tasks. The worst verdict comes first."""
 
 
 def as_text(found: Recommendation, whole: bool = False) -> str:
@@ -104,6 +99,11 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     others = [each.label for each in found.qualified if each is not taken]
     yield f"Also matches softmax: {listed(others, 3)}." if others else "No other cheaper candidate matches softmax."
     yield f"Code: {code(found, taken)}"
+    if found.required.padding and not (found.required.trained or found.required.reads_past or found.required.cross):
+        yield f"In a transformers model: {_replacement(taken)}"
+    if command := measure_command(found.required, taken):
+        yield f"FLOPs are not time. This measures {taken.attention} and {BASELINE} at {found.required.length:,} tokens:"
+        yield f"  {command}"
 
 
 def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
@@ -126,8 +126,9 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     command, untried = evidence_command(found), found.untried()
     option = "--transplant transplant.json" if found.required.trained else "--records runs"
     if command and untried:
-        yield f"{_why_untried(found, *untried)}. Run this command, then repeat yours with {option}; the advice may change:"
-        yield f"  {command}"
+        run = f"Run this command{_inputs(command, found.required.length)}, then repeat yours with {option}"
+        yield f"{_why_untried(found, *untried)}. {run}; the advice may change:"
+        yield f"  {command.text}"
     elif len(found.candidates) == 1:
         return
     elif found.required.trained:
@@ -140,13 +141,23 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     else:
         row = RowName(near.attention, near.options) if near else "linear"
         lost = "No cheaper candidate matches softmax here, but your" if found.answer.evidence else "Your"
-        yield f"{lost} own task may give another answer. Run this, then repeat your command with --records runs --task NAME:"
+        place = f" in place of --for {found.required.use}" if found.required.use else ""
+        again = f"--records runs --task NAME{place}"
+        yield f"{lost} own task may give another answer. Run this, then repeat your command with {again}:"
         yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+
+
+def _inputs(command: Command, length: int) -> str:
+    """Return a note in parentheses if all inputs of a command are shorter than the required length. Else the text is empty."""
+    if not command.lengths or command.lengths[-1] >= length:
+        return ""
+    tokens = " to ".join(dict.fromkeys(f"{end:,}" for end in (command.lengths[0], command.lengths[-1])))
+    return f" (its inputs of {tokens} tokens do not test {length:,})"
 
 
 def _why_untried(found: Recommendation, each: Candidate, lacking: list[Ability]) -> str:
     """Return the clause that says why the suggested command runs a mechanism."""
-    lacks = "was not transplanted" if found.required.trained else "was not run"
+    lacks = "was not transplanted" if found.required.trained else "was not run on these tasks"
     if lacking:
         lacks = f"has no clear verdict on {listed([ability.name for ability in lacking], 2)}"
     return f"{each.label} takes {_share(each)} of softmax's FLOPs but {lacks}"
@@ -208,7 +219,7 @@ def _cautions(found: Recommendation) -> list[str]:
     if found.answer.missing and evidence:
         cautions.append(f"no records of {listed(found.answer.missing)}")
     if taken and taken.attention != BASELINE:
-        cautions.append("FLOPs are not time (see attn-zoo measure)")
+        cautions += [] if measure_command(required, taken) else ["FLOPs are not time"]
         settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
         cautions += [f"its scores are for {' and '.join(sorted(settings))}"] if settings else []
         cautions += [*_other_options(found, taken), *taken.warnings]
@@ -233,7 +244,9 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {_tolerance(found)} below softmax."))
     qualities = "Qualities" if found.required.trained else "Tasks"
     yield from _block(f"{qualities} that decide, and why", [f"{name}: {why}" for name, why in found.answer.evidence])
-    head = ["mechanism", "FLOPs", "state", "verdict"]
+    deciding = len(found.answer.evidence)
+    on = "" if found.required.trained or not deciding else f" on {deciding} task{'s' * (deciding > 1)}"
+    head = ["mechanism", "FLOPs", "state", f"verdict{on}"]
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
     yield from ("", f"Candidates, the fewest FLOPs first (as a share of softmax's at {found.required.length:,} tokens)", "")
     yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
@@ -241,12 +254,13 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     unfit = [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
     yield from _block("Mechanisms that do not meet the requirements", unfit)
     yield from _block("Cautions", _cautions(found))
-    note = "FLOPs are those of the mechanism alone, without projections. Options that you do not give have their defaults."
-    yield from _block("Note", [note])
+    notes = ["FLOPs are those of the mechanism alone, without projections. Options that you do not give have their defaults."]
+    notes += [] if found.required.trained else ["*At control level* means no better than the best control."]
+    yield from _block("Notes", notes)
 
 
 def _verdict(found: Recommendation, each: Candidate) -> str:
-    """Return the verdicts on a candidate in words: on how many deciding tasks it matches softmax, and the worst of the others."""
+    """Return the verdicts on a candidate in words, each with its number of tasks. The numbers add up to all deciding tasks."""
     if each.attention == BASELINE:
         return "the baseline"
     if each in found.qualified:
@@ -254,10 +268,9 @@ def _verdict(found: Recommendation, each: Candidate) -> str:
     if found.required.trained:
         return "does not match" if each.attention in found.transplanted else "not transplanted"
     verdicts = [one.verdict for one in found.at_deciding(each.attention)]
-    good = sum(verdict in QUALIFIES for verdict in verdicts)
-    bad = next((verdict for verdict in _WORDS if verdict in verdicts), None)
-    said = [f"matches on {good} of {len(verdicts)}"] if good else []
-    return "; ".join([*said, *([f"{_WORDS[bad]} {verdicts.count(bad)}"] if bad else [])]) or "-"
+    counts = {"match": sum(verdict in QUALIFIES for verdict in verdicts)}
+    counts |= {words: verdicts.count(verdict) for verdict, words in _WORDS.items()}
+    return ", ".join(f"{count} {words}" for words, count in counts.items() if count) or "-"
 
 
 def _share(each: Candidate) -> str:
@@ -284,58 +297,24 @@ def _gain(gain: Gain) -> str:
     return f"{gain_words(gain.amount, gain.unit)} on {gain.at}"
 
 
-def evidence_command(found: Recommendation) -> str | None:
-    """Return the command that gathers evidence on the mechanism of ``Recommendation.untried``. Return None if no command could
-    change the recommendation."""
-    untried = found.untried()
-    if untried is None:
-        return None
-    each, lacking = untried
-    if found.required.trained:
-        encoder = not (found.required.reads_past or found.required.cross)
-        row = RowName(each.attention, each.options)
-        return f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
-    tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
-    known = [name for name in dict.fromkeys(tasks) if name in task_names()]
-    groups = grouped((_reading(name, found.required.reads_past), name) for name in known)
-    if not groups:
-        return None
-    how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
-    row = RowName(each.attention, each.options if _fit(found.required, each, lacking) else {})
-    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed=1,2,3"
-
-
-def _fit(required: Requirements, each: Candidate, tasks: Sequence[Ability]) -> bool:
-    """Return True if the candidate's options, chosen for the required length, also fit the lengths of the tasks."""
-    try:
-        with torch.device("meta"):
-            for length in {int(task.table.task["length"]) for task in tasks}:
-                build(replace(required, length=length), RowName(each.attention, each.options))
-    except ValueError:
-        return False
-    return True
-
-
-def _reading(task: str, causal: bool) -> str:
-    """Return settings that run a task in the required direction, at its profile preset if it has one."""
-    entry = task_card(task)
-    profile = "profile_decoder" if causal else "profile_encoder"
-    if profile in entry.levels:
-        return f"level={profile}"
-    can_choose = any(field.name == "causal" for field in fields(entry.options))
-    return "level=cpu task.causal=true" if causal and can_choose else "level=cpu"
-
-
 def code(found: Recommendation, taken: Candidate) -> str:
     """Return Python code that uses a candidate: it builds a layer or, for a trained model, replaces softmax."""
     required = found.required
-    options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
     if required.trained:
-        return f'replace_attention(model, "{taken.attention}"{options})'
+        return _replacement(taken)
     causal = ", causal=True" if required.reads_past else ""
     cross = f", context_length={required.length}" if required.cross else ""
     sizes = f'{required.width}, {required.heads}, "{taken.attention}", length={required.length}'
-    return f"MultiHeadAttention({sizes}{cross}{causal}{options})"
+    return f"MultiHeadAttention({sizes}{cross}{causal}{_arguments(taken)})"
+
+
+def _replacement(taken: Candidate) -> str:
+    return f'replace_attention(model, "{taken.attention}"{_arguments(taken)})'
+
+
+def _arguments(taken: Candidate) -> str:
+    """Return the given options as arguments that follow another argument in a call."""
+    return "".join(f", {name}={value!r}" for name, value in taken.options.items())
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

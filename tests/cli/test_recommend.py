@@ -22,10 +22,11 @@ from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.needs import NEEDS, answers, costs_of
 from attn_zoo.recommend import Recommendation, Requirements, recommend
+from attn_zoo.recommend.commands import evidence_command, settings
 from attn_zoo.recommend.ranking import candidates
-from attn_zoo.recommend.text import as_text, code, evidence_command
+from attn_zoo.recommend.text import as_text, code
 from attn_zoo.records import RunRecord, Store
-from attn_zoo.registry import attentions, card
+from attn_zoo.registry import attentions, build_task, card, task_card
 from attn_zoo.rows import rows_of
 from attn_zoo.terminal import COLUMNS
 
@@ -71,7 +72,10 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
         "Also matches softmax: nystrom (sdpa).",
     ]
     assert lines[5] == 'Code: MultiHeadAttention(256, 4, "linear", length=4096)'
-    assert lines[6].startswith("Caution: FLOPs are not time") and len(lines) == 7
+    assert lines[6:] == [
+        "FLOPs are not time. This measures linear and softmax at 4,096 tokens:",
+        "  attn-zoo measure 'attentions=[softmax,linear]' 'lengths=[4096]'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_softmax_is_taken_where_nothing_qualifies_with_the_command_that_could_ch
         assert command is None and "Your own task may give another answer" in as_text(found)
         return
     assert command
-    (missing,) = {spec.attention for spec in plan(shlex.split(command)[2:]).specs} - {"softmax", "uniform"}
+    (missing,) = {spec.attention for spec in plan(shlex.split(command.text)[2:]).specs} - {"softmax", "uniform"}
     assert missing not in unfit or (missing == "linear" and unfit["linear"] in (SURE[:2], (0.99, 0.85, 0.80)))
 
 
@@ -179,8 +183,8 @@ def test_a_trained_model_is_judged_by_transplants():
     lenient = of(accept=30)
     assert "\nUse linformer (sdpa)." in as_text(lenient) and 'replace_attention(model, "linformer")' in as_text(lenient)
     command = evidence_command(of())
-    assert command and not {"linformer", "performer"} & set(command.split()[2].removeprefix("attention=").split(","))
-    parser("transplant").parse_args(shlex.split(command)[1:])
+    assert command and not {"linformer", "performer"} & set(command.text.split()[2].removeprefix("attention=").split(","))
+    parser("transplant").parse_args(shlex.split(command.text)[1:])
     assert as_text(of(causal=True)).startswith("No evidence yet: no transplant into a trained model of this kind")
 
 
@@ -214,6 +218,84 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, m
     assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
 
 
+def printed_runs(said: str) -> list[str]:
+    """Arguments of ``attn-zoo run`` in the only complete command of that kind in a recommendation; empty without one."""
+    commands = re.findall(r"(?m)^  attn-zoo run (.*)$", said.replace(" \\\n", " "))
+    whole = [command for command in commands if "task=NAME" not in command]
+    assert len(whole) <= 1
+    return shlex.split(whole[0]) if whole else []
+
+
+WAYS = [(need, causal) for need in NEEDS for causal in need.directions]
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["shipped records", "no records"])
+@pytest.mark.parametrize(("need", "causal"), WAYS, ids=[f"{need.name} {'causal' * causal}" for need, causal in WAYS])
+def test_every_run_that_is_proposed_for_a_use_case_counts_as_its_evidence(need, causal, recorded):
+    made = tables(Store(reference.default()).load()[0]) if recorded else []
+    required = Requirements(4096, use=need.name, causal=causal, decode=need.small_state)
+    proposed = 0
+    for rows in ("", "linformer[projected_length=1024],performer,nystrom,reformer", "delta_rule,gated_linear"):
+        words = printed_runs(as_text(recommend(required, made, rows=rows_of(rows) if rows else ())))
+        for spec in plan(words).specs if words else ():
+            given = build_task(spec.task, **spec.task_options).spec
+            assert need.counts(spec.task, given.causal, given.length), (words, given)
+            proposed += 1
+    assert proposed or recorded
+
+
+@pytest.mark.parametrize("need", [need for need in NEEDS if need.shortest], ids=lambda need: need.name)
+def test_every_task_of_a_use_case_of_long_inputs_can_have_enough_tokens(need):
+    """The table of use cases names tasks as not run with so many tokens."""
+    for task, causal in need.tasks:
+        large = dict(task_card(task).levels["lra"].options) | ({"patch": 2} if task.startswith("cifar") else {})
+        lengths = [given.length for _, given in settings(task, need, Requirements(4096, causal=causal))]
+        assert max([*lengths, build_task(task, **large).spec.length]) >= need.shortest
+
+
+def test_a_task_whose_seeds_left_it_undecided_is_run_with_more_seeds():
+    """The recorded seeds would give the recorded scores once more."""
+    found = asked(records(linear=(0.99, 0.85, 0.80)), "linear", length=16384)
+    assert str(evidence_command(found)).count("seed=1,2,3,4,5,6'") == 1
+    said = " ".join(as_text(found).split())
+    assert "Run this command (its inputs of 64 tokens do not test 16,384), then repeat yours" in said
+    assert "do not test" not in as_text(asked(records(linear=(0.99, 0.85, 0.80)), "linear", length=64))
+
+
+def test_the_counts_of_verdicts_add_up_to_the_tasks_that_decide(capsys):
+    for words, tasks in ((["--all"], 6), (["--all", "--causal"], 5)):
+        assert main(["recommend", *words, "--device", "cpu"]) == 0
+        said = capsys.readouterr().out.split("\nCandidates")[1].split("\n\n")[1].splitlines()
+        assert said[0].endswith(f"verdict on {tasks} tasks")
+        rows = [re.split(r" {2,}", row)[-1] for row in said[2:]]
+        counted = [row for row in rows if row not in ("matches softmax", "the baseline")]
+        assert len(counted) > 20
+        for row in counted:
+            assert sum(int(part.split()[0]) for part in row.split(", ")) == tasks, row
+
+
+def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
+    found = asked(records(linformer=SURE), "linformer[projected_length=64]", length=2048, width=512, heads=8, padding=True)
+    said = as_text(found).replace(" \\\n   ", "")
+    measured = "'attentions=[softmax,linformer[projected_length=64]]' 'lengths=[2048]' dim=512 heads=8"
+    assert f"  attn-zoo measure {measured}" in said
+    assert 'In a transformers model: replace_attention(model, "linformer", projected_length=64)' in said
+    causal = as_text(asked(records(causal=True, linear=SURE), causal=True, padding=True))
+    assert "Caution: FLOPs are not time." in causal and "attn-zoo measure" not in causal and "transformers" not in causal
+
+
+def test_what_was_run_on_other_tasks_only_is_said_to_be_not_run_on_these():
+    made = tables(Store(reference.default()).load()[0])
+    said = " ".join(as_text(recommend(Requirements(4096, use="documents"), made)).split())
+    assert "linear (tiled) takes 1.6 % of softmax's FLOPs but was not run on these tasks." in said
+
+
+def test_the_own_task_takes_the_place_of_the_use_case():
+    """``--for`` and ``--task`` exclude each other."""
+    lost = as_text(asked(records(linear=WORSE), "linear", use="recall"))
+    assert "--records runs --task NAME in place of --for recall:" in " ".join(lost.split())
+
+
 @pytest.mark.parametrize("use", ["documents", "vision"])
 def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_profile(use, capsys):
     assert main(["recommend", "--for", use, "--device", "cpu"]) == 0
@@ -243,7 +325,7 @@ def test_a_next_step_says_why_and_keeps_the_options_that_fit_the_task():
         found = asked(made, f"linformer[projected_length={length}]")
         assert f"attention=softmax,uniform,{proposed} task=mqar" in str(evidence_command(found))
         said = " ".join(as_text(found).split())
-        assert "of softmax's FLOPs but has no clear verdict on Mqar. Run this command, then repeat yours" in said
+        assert "of softmax's FLOPs but has no clear verdict on Mqar. Run this command (its inputs of 64 tokens" in said
         assert f"Caution: linformer was recorded with projected_length=4, not with projected_length={length}" in said
 
 

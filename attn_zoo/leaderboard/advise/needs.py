@@ -31,6 +31,10 @@ class Need:
         """Directions of the tasks: True for causal, False for bidirectional. There is one answer per direction."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
+    def counts(self, task: str, causal: bool, length: int) -> bool:
+        """Return True if runs of a task in this direction, with inputs of this length, can be evidence for the use case."""
+        return (task, causal) in self.tasks and length >= self.shortest
+
 
 QUALIFIES: tuple[Judged, ...] = ("better", "as good")
 """Verdicts with which a mechanism matches softmax on a task."""
@@ -183,9 +187,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         priced: function that returns the cost of a mechanism over abilities; by default the recorded cost at 4,096 tokens.
     """
     ours = [
-        (ability, _no_evidence(ability, need.shortest))
-        for ability in abilities
-        if ability.causal == causal and _key(ability) in need.tasks
+        (ability, _no_evidence(ability, need)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks
     ]
     evidence = [ability for ability, why in ours if why is None]
     found, compared = [], False
@@ -219,10 +221,11 @@ def _key(ability: Ability) -> tuple[str, bool]:
     return str(ability.table.task["name"]), ability.causal
 
 
-def _no_evidence(ability: Ability, shortest: int) -> str | None:
-    """Return why an ability cannot show a loss against softmax, or None if it can."""
-    if (length := ability.table.task.get("length") or 0) < shortest:
-        return f"{length:,} tokens, and this use case begins at {shortest:,}"
+def _no_evidence(ability: Ability, need: Need) -> str | None:
+    """Return why an ability among the tasks of a use case cannot show a loss against softmax, or None if it can."""
+    length = ability.table.task.get("length") or 0
+    if not need.counts(*_key(ability), length):
+        return f"{length:,} tokens, and this use case begins at {need.shortest:,}"
     if ability.no_evidence:
         return ability.no_evidence
     reasons = {

@@ -73,11 +73,7 @@ def no_evidence(answer: Answer) -> str:
 def _lacking(answer: Answer) -> str:
     """Return which evidence is missing, short enough for a cell: the tasks that were not run, or else the whole reason."""
     long = f" with {answer.shortest:,} tokens or more" if answer.shortest else ""
-    return (
-        f"none of the tasks{long} was run: {', '.join(answer.missing)}"
-        if answer.missing and not answer.evidence
-        else no_evidence(answer)
-    )
+    return f"not run{long}: {', '.join(answer.missing)}" if answer.missing and not answer.evidence else no_evidence(answer)
 
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
