@@ -9,14 +9,16 @@ from pathlib import Path
 NOTEBOOKS = tuple(Path(__file__).parents[1] / "tutorials" / name for name in ("lesson.md", "my-attention.md"))
 """Pages that have a notebook beside them."""
 _CODE = re.compile(r"^(```(?:python|bash)[^\n]*\n.*?)^```$", re.MULTILINE | re.DOTALL)
+_LEFT_OUT = re.compile(r"^!\[.*$\n\n?|^```text output\n(?:.*\n)*?```$|(?<=\. )[^.]*\]\([\w-]+\.ipynb\)\.\s", re.MULTILINE)
 
 
 def notebook(page: str) -> str:
-    """Return a page as a Jupyter notebook without outputs; pictures, which the code draws, are left out."""
+    """Return a page as a Jupyter notebook. Left out are outputs and pictures, which the code makes, and the sentence that names the
+    notebook."""
     cells: list[dict[str, object]] = []
     for at, part in enumerate(_CODE.split(page)):
         code = at % 2 == 1
-        text = _source(part) if code else re.sub(r"^!\[.*$\n", "", part, flags=re.MULTILINE)
+        text = _source(part) if code else _LEFT_OUT.sub("", part)
         if text.strip():
             cells.append(_cell(text.strip(), code=code, at=len(cells)))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

@@ -55,6 +55,20 @@ def test_its_code_runs(page, tmp_path):
     assert done.returncode == 0, f"{names(page)}\n{done.stdout}\n{done.stderr}"
 
 
+def test_the_lesson_prints_the_value_of_each_key_as_its_answer(tmp_path):
+    """Its first block is run here, because the whole page trains and is run by the exhaustive tests only."""
+    first = next(block for block in blocks(text_of(DOCS / "tutorials/lesson.md")) if block.language == "python")
+    page = tmp_path / "page.md"
+    page.write_text(f"```python\n{first.content}```\n\n```{OUTPUT}\n{first.output}```\n", encoding="utf-8")
+    done = follow(page, tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert first.output
+    tokens, answers = (line.split()[1:] for line in first.output.splitlines()[1:])
+    values = dict(zip(tokens[:8:2], tokens[1:8:2], strict=True))
+    asked = [at for at, answer in enumerate(answers) if answer != "."]
+    assert len(asked) == 4 and all(answers[at] == values[tokens[at]] for at in asked)
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=names)
 def test_its_data_can_be_read(page):
     for block in blocks(text_of(page)):

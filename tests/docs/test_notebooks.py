@@ -18,12 +18,13 @@ def test_notebook_is_current(page):
     assert stored == notebook(page.read_text(encoding="utf-8")), "run python docs/zoo_pages/notebooks.py"
 
 
-def test_cells_hold_all_code_and_no_picture():
-    page = "# Title\n\nWords.\n\n```python\na = 1\n```\n\n![A picture](a.svg)\n\n```python\nb = a\n```\n"
+def test_cells_hold_all_code_and_no_picture_output_or_link_to_the_notebook():
+    page = "# Title\n\nWords. They are a [notebook](a.ipynb). More.\n\n```python\na = 1\n```\n\n"
+    page += "```text output\n1\n```\n\n![A picture](a.svg)\n\n```python\nb = a\n```\n"
     page += "\n```python c.py\nc = 1\n```\n\n```text\nnot run\n```\n\n```bash\npython c.py\n```\n"
     cells = json.loads(notebook(page))["cells"]
     assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [
-        ("markdown", "# Title\n\nWords."),
+        ("markdown", "# Title\n\nWords. More."),
         ("code", "a = 1"),
         ("code", "b = a"),
         ("code", "%%writefile c.py\nc = 1"),
