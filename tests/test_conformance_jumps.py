@@ -115,3 +115,30 @@ def test_an_error_of_float32_fails_beside_kinks(build: type[Kinked], check: str,
     found = result(build, check)
     assert found.status == "failed" and "These numbers do not jump in float64" in found.detail, found
     assert "Compute every step in the dtype of the inputs" in found.detail
+
+
+class Selective(Kinked):
+    """Divides by the sum of the weights. Where no cosine is positive, the output is zero."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        ones = torch.ones_like(value[..., :1])
+        both = super().attend(query, key, torch.cat([value, ones], dim=-1), key_valid)
+        return both[..., :-1] / both[..., -1:].clamp(min=1e-12)
+
+
+class SelectiveInItsNormaliser(Selective):
+    """Leaves padded keys in the normaliser, each with the weight 0.1."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weight = torch.zeros_like(value[:, :1, :1, :1])
+        if key_valid is not None:
+            weight = weight + 0.1 * (~key_valid).sum(dim=-1)[:, None, None, None]
+        return super().attend(query, key, value, key_valid) / (1 + weight)
+
+
+@pytest.mark.parametrize("name", ["kinked3", "kinked8", "kinked15", "relu"])
+def test_a_query_without_any_weight_is_no_padding_in_the_normaliser(name: str) -> None:
+    found = result(Selective, "padding_gets_no_weight", name)
+    assert found.status == "passed" and not found.detail, found
+    found = result(SelectiveInItsNormaliser, "padding_gets_no_weight", name)
+    assert found.status == "failed" and "stay in the normaliser" in found.detail

@@ -77,9 +77,11 @@ def _with_equal_values(request: Request, module: Attention) -> tuple[Request, At
 
 def _distance(request: Request, module: Attention) -> float:
     """Return the largest relative distance of an output from the first value. Under a mask, only valid positions count, because
-    they see themselves."""
-    want = request.value[:1, :, :1]
-    gap = (request(module) - want).abs().amax(dim=(1, 3)) / want.abs().max()
+    they see themselves. Outputs of exactly zero do not count unless all are zero: all weights of such a query are zero, for example
+    because ReLU made them zero."""
+    want, out = request.value[:1, :, :1], request(module)
+    seen = out.any(dim=-1, keepdim=True)
+    gap = (out - want).abs().masked_fill(~seen & seen.any(), 0).amax(dim=(1, 3)) / want.abs().max()
     return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
 
 
