@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from attn_zoo.grouping import grouped
@@ -16,6 +16,7 @@ from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.commands import CONTROL, Command, evidence_command, measure_command
 from attn_zoo.recommend.ranking import Candidate, Recommendation
+from attn_zoo.registry import card
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import fit, paragraph, shell
@@ -309,7 +310,9 @@ def code(found: Recommendation, taken: Candidate) -> str:
 
 
 def _replacement(taken: Candidate) -> str:
-    return f'replace_attention(model, "{taken.attention}"{_arguments(taken)})'
+    """Return a call for a transformers model. A mechanism without attention weights needs ``attention_dropout=0.0`` there."""
+    drops = any(field.name == "dropout" for field in fields(card(taken.attention).options))
+    return f'replace_attention(model, "{taken.attention}"{"" if drops else ", attention_dropout=0.0"}{_arguments(taken)})'
 
 
 def _arguments(taken: Candidate) -> str:

@@ -280,6 +280,8 @@ def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
     measured = "'attentions=[softmax,linformer[projected_length=64]]' 'lengths=[2048]' dim=512 heads=8"
     assert f"  attn-zoo measure {measured}" in said
     assert 'In a transformers model: replace_attention(model, "linformer", projected_length=64)' in said
+    linear = as_text(asked(records(linear=SURE), "linear", padding=True))
+    assert 'replace_attention(model, "linear", attention_dropout=0.0)' in linear, "it has no weights that could be dropped"
     causal = as_text(asked(records(causal=True, linear=SURE), causal=True, padding=True))
     assert "Caution: FLOPs are not time." in causal and "attn-zoo measure" not in causal and "transformers" not in causal
 
