@@ -122,7 +122,7 @@ class Haystack(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Specification of the task: tokens are bytes. Classes are the values."""
+        """Specification of the task: tokens are bytes. The class to predict is the hidden value."""
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 

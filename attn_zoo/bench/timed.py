@@ -30,9 +30,9 @@ the weights. In a training step they are the weights and the gradients of weight
 
 
 def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
-    """Return the mechanisms that are named in texts such as ``linformer[projected_length=256]``, with their options and
-    implementations. The keys are labels for tables. Options whose default depends on the length are left out unless a text
-    states them.
+    """Return a dictionary of the mechanisms that are named in texts such as ``linformer[projected_length=256]``, with their options
+    and implementations. The keys of the dictionary are labels for tables. Options whose default depends on the length are left out
+    unless a text states them.
 
     Raises:
         UnknownNameError: no such mechanism, implementation or option.

@@ -59,7 +59,7 @@ def promises_hold_once_trained(subject: Subject) -> None:
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
     """If no variant (set of options on the card) changes an option, other allowed values of this option are tried. Dropout rates
-    are left out. A selection of the other checks passes with each value."""
+    are left out. With each value, some of the other checks must pass."""
     covered = {name for given in subject.card.variants.values() for name in given}
     names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
     if not names:

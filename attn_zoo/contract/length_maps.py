@@ -1,4 +1,4 @@
-"""Maps that compress keys and values along the length, from n tokens to r, and attention to the results."""
+"""Maps that compress keys and values along the length, from n tokens to r, and attention to the compressed tokens."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def above_zero(role: str) -> Bound:
 
 
 def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
-    """Return the bound of an option that must be odd, such as the width of a window around a position.
+    """Return the rule that an option must be odd and at least ``least``, such as the width of a window around a position.
 
     Args:
         counted: what the width counts, for the error message.

@@ -63,8 +63,8 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     counted: a mechanism alone, a layer around it, or a block around the layer.
 
     FLOPs and parameters are counted for the implementation that the formulas describe. Activation bytes have no formula, and are
-    counted for the implementation of ``subject`` (``auto``: the one chosen on a CPU). PyTorch counts from shapes, on the ``meta``
-    device, so activation bytes of GPU kernels are not counted.
+    counted for the implementation of ``subject``. If this is ``auto``, the one that is chosen on a CPU is counted. PyTorch counts
+    from shapes, on the ``meta`` device, so activation bytes of GPU kernels are not counted.
 
     Args:
         level: one of ``LEVELS``.

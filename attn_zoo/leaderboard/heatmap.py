@@ -316,9 +316,9 @@ def gap(cell: Cell) -> str:
 
 
 def about(row: Row, table: Table, where: str = "") -> str:
-    """Return a sentence about a row: its score, the gain over the best control, the verdict and the number of seeds. For runs until
-    a criterion, the sentence also says how many seeds learned the task, and in how many steps. For a row without a score, it lists
-    the failures.
+    """Return a sentence about a row: its score, the gain over the best control, the verdict and the number of seeds. For runs that
+    end when the task is learned, the sentence also says how many seeds learned the task, and in how many steps. For a row without a
+    score, it lists the failures.
 
     Args:
         where: text that follows the row's label, such as `` on TASK``.

@@ -55,7 +55,8 @@ class MeanMap(WindowMap):
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Return 0 FLOPs, because means are not matrix products, or None if ``sharing=none`` and the map serves several heads."""
+        """Return 0 FLOPs, because means are not matrix products. Return None if ``sharing=none`` and the map serves several
+        heads."""
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:

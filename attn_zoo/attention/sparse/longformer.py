@@ -40,7 +40,7 @@ class Options(SinkOptions, DropoutOptions):
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
     """Return how many keys of its window a position sees on its left and on its right.
 
-    ``length`` is the number of positions with the same remainder modulo the dilation, because a window has only such positions.
+    With dilation d, a window has only every d-th position, so ``length`` counts only every d-th position of the sequence.
     """
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left

@@ -67,7 +67,8 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
     """Return the cumulative singular values of the attention matrices of every head in a model, averaged over all sequences.
 
     Args:
-        index: how many of the largest singular values ``summary`` will add up; None for no check.
+        index: how many of the largest singular values ``summary`` will add up, to check that each matrix has that many. None skips
+            this check.
 
     Raises:
         ValueError: ``index`` is less than 1, or a matrix has fewer singular values; raised after the first batch.
