@@ -82,10 +82,11 @@ def test_a_search_reads_texts_in_a_folder_of_ones_own(planned_only, tmp_path, ca
         (texts / f"{at}.txt").write_text(" ".join("".join(letters.choices("abcdefgh", k=5)) for _ in range(600)))
     words = ["task=causal_language", "task.files=folder", f"task.path={texts}", "task.tokens=bytes", "task.vocabulary=0"]
     words += ["task.length=32", "task.train=20", "model.dim=16", "model.heads=2", "model.depth=1"]
-    words += ["budget.steps=12", "budget.evaluate_every=12", "trials=1", "seeds=1", f"records={tmp_path / 'runs'}", "report=false"]
+    words += ["budget.steps=12", "budget.evaluate_every=12", "tuning.sampler=grid", "budget.learning_rate=choice(0.01,0.02)"]
+    words += ["seeds=1", f"records={tmp_path / 'runs'}", "report=false"]
     assert main(["tune", "attention=softmax", *words]) == 0
     if planned_only:  # softmax is recorded, so the time of another row follows from counts, which need the task
-        assert main(["tune", "attention=linear", *words, "--plan"]) == 0
-        assert "1 cell, at most 2 runs and 0.0 core hours" in capsys.readouterr().out
+        assert main(["tune", "attention=none", *words, "--plan"]) == 0
+        assert "1 cell, at most 3 runs and 0.0 core hours" in capsys.readouterr().out
     else:
-        assert len(Store(tmp_path / "runs").load()[0]) == 2 and str(texts) not in capsys.readouterr().out
+        assert len(Store(tmp_path / "runs").load()[0]) == 3 and str(texts) not in capsys.readouterr().out
