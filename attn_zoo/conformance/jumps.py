@@ -3,7 +3,7 @@ or another hard choice.
 
 Near a jump, float32 and float64 may choose differently, although both are right. A jump in float64 is found by its second
 difference: if the inputs move by a few roundings of float32, a smooth function moves in proportion, but a jump has its whole height
-either in the first or in the second half of the way. Small differences of large numbers are smooth, so they are no excuse for an
+either in the first or in the second half of the way. Small differences of large numbers are smooth, so they do not excuse an
 error of float32.
 """
 
