@@ -86,7 +86,7 @@ _LINEAR = "linear_attention_transformer"
 _SOFTMAX_LINEAR = Peer(
     "linear-attention-transformer",
     "SelfAttention",
-    "queries are normalised over features and keys over positions, so there is no divisor; no map of ours is the same",
+    "queries are normalised over features and keys over positions, without a divisor; none of our feature maps does this",
     lambda dim, heads, value, length: import_module(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
 )
 _LINFORMER = Peer(

@@ -136,9 +136,18 @@ class SelectiveInItsNormaliser(Selective):
         return super().attend(query, key, value, key_valid) / (1 + weight)
 
 
+class ForgetsAQuery(Selective):
+    """Gives zeros for the first query if there is a mask."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = super().attend(query, key, value, key_valid)
+        return out if key_valid is None else torch.cat([torch.zeros_like(out[:, :, :1]), out[:, :, 1:]], dim=2)
+
+
 @pytest.mark.parametrize("name", ["kinked3", "kinked8", "kinked15", "relu"])
 def test_a_query_without_any_weight_is_no_padding_in_the_normaliser(name: str) -> None:
     found = result(Selective, "padding_gets_no_weight", name)
     assert found.status == "passed" and not found.detail, found
-    found = result(SelectiveInItsNormaliser, "padding_gets_no_weight", name)
-    assert found.status == "failed" and "stay in the normaliser" in found.detail
+    for wrong in (SelectiveInItsNormaliser, ForgetsAQuery):
+        found = result(wrong, "padding_gets_no_weight", name)
+        assert found.status == "failed" and "stay in the normaliser" in found.detail

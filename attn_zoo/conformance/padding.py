@@ -17,6 +17,8 @@ NOISE = 1e3
 """Padded positions are filled with the inputs of another example, multiplied by this factor."""
 AVERAGE = 1e-3
 """Outputs count as averages of the values if equal values give outputs within this relative distance of the values."""
+QUERIES = 32
+"""Largest number of other queries that are tried if an output is exactly zero."""
 
 
 @attention_check("implementation")
@@ -77,11 +79,20 @@ def _with_equal_values(request: Request, module: Attention) -> tuple[Request, At
 
 def _distance(request: Request, module: Attention) -> float:
     """Return the largest relative distance of an output from the first value. Under a mask, only valid positions count, because
-    they see themselves. Outputs of exactly zero do not count unless all are zero: all weights of such a query are zero, for example
-    because ReLU made them zero."""
-    want, out = request.value[:1, :, :1], request(module)
-    seen = out.any(dim=-1, keepdim=True)
-    gap = (out - want).abs().masked_fill(~seen & seen.any(), 0).amax(dim=(1, 3)) / want.abs().max()
+    they see themselves. An output of exactly zero is computed again with other queries, because ReLU may have made all weights of
+    its query zero."""
+    want, out, generator = request.value[:1, :, :1], request(module), torch.Generator().manual_seed(0)
+
+    def other_signs(name: str, tensor: Tensor) -> Tensor:
+        signs = torch.randint(2, tensor.shape[-1:], generator=generator).to(tensor) * 2 - 1
+        return tensor * signs if name == "query" else tensor
+
+    for _ in range(QUERIES):
+        blind = ~out.any(dim=-1, keepdim=True)
+        if not blind.any():
+            break
+        out = torch.where(blind, request.changed(other_signs)(module), out)
+    gap = (out - want).abs().amax(dim=(1, 3)) / want.abs().max()
     return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
 
 
