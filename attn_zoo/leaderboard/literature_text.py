@@ -132,13 +132,17 @@ def _settings(compared: Literature) -> list[list[str]]:
     """Return a line for each setting in which a source differs from all rows or from one: the setting, ours, and those of the
     sources."""
     every = [("", compared.difference), *((row.label, row.difference) for row in compared.rows)]
-    cells: dict[tuple[str, str], dict[str, str]] = {}
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
     for label, by_source in every:
         for title, differences in by_source.items():
             for each in differences:
                 name = f"{each.setting} of {label}" if label and len(compared.rows) > 1 else each.setting
-                cells.setdefault((name, each.here), {})[title] = "not given" if each.there is None else each.there
-    return [[*setting, *(found.get(source.title, "same") for source in compared.sources)] for setting, found in cells.items()]
+                told = cells.setdefault((name, each.here), {}).setdefault(title, [])
+                told.append("not given" if each.there is None else each.there)
+    return [
+        [*setting, *(" and ".join(found.get(source.title, ["same"])) for source in compared.sources)]
+        for setting, found in cells.items()
+    ]
 
 
 def _sources(found: Sequence[Literature], format: str) -> str:

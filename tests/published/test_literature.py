@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,11 @@ def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
     assert ["length", "256", "2,000", "2,000", "2,048"] in settings
     assert ["features of performer", "64", "2", "256", "256"] in settings
     assert text.count("brackets were stripped") == 1
+
+
+def test_a_source_with_several_settings_shows_them_all():
+    text = render_published(tables([make_record("linformer", "sst2", test=0.6)]), "github")
+    assert re.search(r"\| +length +\| +\d+ +\| +512 and 1,024 +\|", text)
 
 
 def test_the_largest_spread_is_told():
