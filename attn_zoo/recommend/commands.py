@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from attn_zoo.contract import TaskSpec
+from attn_zoo.contract.options import length_rules
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.advise.abilities import Ability
 from attn_zoo.leaderboard.advise.needs import Need
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.recommend.ranking import Candidate, Recommendation, build
 from attn_zoo.recommend.requirements import Requirements
-from attn_zoo.registry import build_task, task_card, task_names
+from attn_zoo.registry import build_task, card, task_card, task_names
 from attn_zoo.rows import RowName
 
 CONTROL = "uniform"
@@ -56,8 +57,9 @@ def evidence_command(found: Recommendation) -> Command | None:
     names, lengths = [name for name, _ in runs], tuple(sorted({length for _, length in runs}))
     if not _fits(found.required, row, lengths):
         row = RowName(each.attention)
+    rows = ",".join(str(one) for one in _recorded(found, row, lacking))
     seeds = ",".join(str(seed) for seed in range(1, _seeds(found, each.attention, lacking) + 1))
-    text = f"attn-zoo run -m {words} attention={BASELINE},{CONTROL},{row} task={','.join(names)} seed={seeds}"
+    text = f"attn-zoo run -m {words} attention={BASELINE},{CONTROL},{rows} task={','.join(names)} seed={seeds}"
     return Command(text, lengths)
 
 
@@ -93,6 +95,18 @@ def _fits(required: Requirements, row: RowName, lengths: Sequence[int]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _recorded(found: Recommendation, row: RowName, lacking: Sequence[Ability]) -> list[RowName]:
+    """Return a row once for each set of options with which it was recorded on the tasks of ``lacking``. Each set has the given
+    options, and those whose recorded value is not the default. Options whose default depends on the length keep this default."""
+    entry, names = card(row.attention), {ability.name for ability in lacking}
+    with_default = [field for field in fields(entry.options) if field.name not in length_rules(entry.options)]
+    defaults = {field.name: getattr(field.default, "name", field.default) for field in with_default}
+    judged = [one.row.options for one in found.at_deciding(row.attention) if one.ability.name in names and one.row]
+    others = [{name: value for name, value in options.items() if value != defaults.get(name, value)} for options in judged]
+    rows = {str(one): one for one in (replace(row, options={**other, **row.options}) for other in others or [{}])}
+    return [rows[name] for name in sorted(rows)]
 
 
 def _seeds(found: Recommendation, attention: str, lacking: Sequence[Ability]) -> int:
