@@ -55,15 +55,16 @@ def fit(
     width: int | None = None,
 ) -> str:
     """Return a table as text that is no wider than the terminal. If the table is too wide, optional columns are left out first,
-    and then text is wrapped.
+    and then text is wrapped. If the table is still too wide, it is divided into parts, one below the other. Each part has the
+    columns before the first number, followed by some of the others.
 
     Args:
         rows: cells of each row.
         head: names of the columns; empty for a table without a head.
         optional: names of columns that may be left out, in the order of removal. The last line then names the columns that were
             left out.
-        right: names of columns that are aligned on the right, in which only the heading is wrapped.
-        whole: names of further columns in which only the heading is wrapped.
+        right: names of columns that are aligned on the right. If possible, only their heading is wrapped.
+        whole: names of columns in which only the heading is wrapped; a table with numbers is divided first.
         wide: keep every column at its full width.
         width: width in characters; None for that of the terminal.
     """
@@ -80,8 +81,11 @@ def fit(
         if _total(kept, least) > width:
             kept.remove(list(head).index(name))
             gone.append(name)
-    widths = natural if wide else _widths({at: natural[at] for at in kept}, (least, words, dict.fromkeys(kept, 4)), width)
-    text = _laid_out(cells, kept, widths, flush, bool(head))
+    broken = {at: words[at] if head and head[at] in whole else _word(cells, at) for at in kept}
+    parts = [kept] if wide else _parts(kept, flush, broken, width)
+    floors = (least, words, broken, dict.fromkeys(kept, 4))
+    widths = [natural if wide else _widths({at: natural[at] for at in part}, floors, width) for part in parts]
+    text = "\n\n".join(_laid_out(cells, part, each, flush, bool(head)) for part, each in zip(parts, widths, strict=True))
     return text + (f"\n\nleft out: {', '.join(gone)} (--wide shows all)" if gone else "")
 
 
@@ -112,10 +116,7 @@ def show(text: str, format: str = "terminal") -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "terminal", *, left: Collection[int] = (0,)) -> str:
-    """Return a table of numbers as text, in Markdown or for the terminal.
-
-    A table that is too wide for the terminal is divided into parts, one below the other. Each part begins with the same columns
-    of words, followed by some of the columns of numbers.
+    """Return a table of numbers as text, in Markdown or, by ``fit``, for the terminal.
 
     Args:
         head: names of the columns.
@@ -126,16 +127,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], format: str = "ter
     if format == "github":
         align = ["left" if at in left else "right" for at in range(len(head))]
         return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
-    rows, right = [list(map(str, row)) for row in rows], [at for at in range(len(head)) if at not in left]
-    least = {at: max(_word([head], at), (_longest if at in right else _word)(rows, at)) for at in range(len(head))}
-    first = list(range(min(right, default=1)))
-    groups = [first]
-    for at in range(len(first), len(head)):
-        if groups[-1] != first and _total([*groups[-1], at], least) > columns():
-            groups.append(first)
-        groups[-1] = [*groups[-1], at]
-    parts = ([[row[at] for at in group] for row in (head, *rows)] for group in groups)
-    return "\n\n".join(fit(body, names, right=[head[at] for at in right]) for names, *body in parts)
+    numbers = [name for at, name in enumerate(head) if at not in left]
+    return fit(rows, head, right=numbers, whole=numbers)
 
 
 def shell(command: str, width: int | None = None) -> str:
@@ -171,6 +164,20 @@ def _word(cells: Sequence[Sequence[str]], at: int) -> int:
 
 def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
     return sum(widths[at] for at in kept) + _GAP * (len(kept) - 1)
+
+
+def _parts(kept: Sequence[int], flush: Collection[int], least: Mapping[int, int], width: int) -> list[Sequence[int]]:
+    """Return the columns of each part into which a table is divided, so that each column has its least width. Without numbers,
+    there is one part."""
+    if not flush:
+        return [kept]
+    first = kept[: max(1, next(place for place, at in enumerate(kept) if at in flush))]
+    parts = [first]
+    for at in kept[len(first) :]:
+        if parts[-1] != first and _total([*parts[-1], at], least) > width:
+            parts.append(first)
+        parts[-1] = [*parts[-1], at]
+    return parts
 
 
 def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], width: int) -> dict[int, int]:

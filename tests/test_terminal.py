@@ -100,3 +100,13 @@ def test_a_table_too_wide_for_its_words_is_divided_with_its_first_columns_repeat
     assert widest(text) <= 60 and text.count("1,234.5 ± 6.7") == 18 and text.count("figure") == 9
     parts = text.split("\n\n")
     assert len(parts) > 1 and all(part.startswith("layer") and part.count("softmax[a=1]  forward") == 2 for part in parts)
+
+
+def test_a_table_with_numbers_breaks_no_word_and_is_divided_only_if_it_must_be():
+    """Numbers are wrapped at spaces first; columns in ``whole`` are not."""
+    head, row = ["layer", *(f"figure {at}" for at in range(3))], ["negative_eigenvalues", *["1,234.5 ± 6.7"] * 3]
+    wrapped = fit([row], head, right=head[1:], width=50)
+    assert widest(wrapped) <= 50 and "\n\n" not in wrapped and "negative_eigenvalues" in wrapped
+    for divided in (fit([row], head, right=head[1:], width=30), fit([row], head, right=head[1:], whole=head[1:], width=50)):
+        parts = divided.split("\n\n")
+        assert widest(divided) <= 50 and len(parts) > 1 and all("negative_eigenvalues  " in part for part in parts)

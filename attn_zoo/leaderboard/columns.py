@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -328,7 +329,7 @@ COLUMNS: dict[str, Column] = {
 def columns(table: Table) -> list[Column]:
     """Return the columns of a table: those of ``COLUMNS``, then one column per budget, per training time, per part of the test
     split, and per seed."""
-    parts = dict.fromkeys(part for row in table.rows for part in row.parts)
+    parts = sorted({part for row in table.rows for part in row.parts}, key=_by_number)
     seeds = sorted({seed for row in table.rows for seed in row.seeds})
     made = [
         _within(f"equal_{board.cost}", f"{board.score} at equal {board.cost}", "budgets", board) for board in table.boards.values()
@@ -336,6 +337,11 @@ def columns(table: Table) -> list[Column]:
     made += [_within(f"after_{board.budget:g}_s", f"after {spent('time', board.budget)}", "times", board) for board in table.at]
     made += [_part(part) for part in parts]
     return [*COLUMNS.values(), *made, *(_of_seed(seed) for seed in seeds)]
+
+
+def _by_number(part: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names by the numbers in them: ``4 pairs`` comes before ``16 pairs``."""
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
 
 
 def _within(name: str, heading: str, view: str, board: Board) -> Column:

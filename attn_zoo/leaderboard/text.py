@@ -13,11 +13,19 @@ from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard import notes
 from attn_zoo.leaderboard.columns import COLUMNS, columns
 from attn_zoo.leaderboard.data import as_csv, as_json
+from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import figure, spent, unit
 from attn_zoo.leaderboard.table import COSTS, Row, Table
 from attn_zoo.terminal import fit, wrap
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
+MOST_TASKS = 4
+"""Largest number of tasks for which the terminal shows the tables of each task without being asked."""
+MORE = (
+    "{} tasks. Add --task NAME for the verdicts, costs and scores at equal budgets of one task, or --format github for those of "
+    "all tasks."
+)
+"""Note below an overview without the tables of its tasks."""
 _STYLES = {"github": "github", "latex": "latex_booktabs"}
 _LEFT = ("attention", "mechanism", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
 """Headings of columns that are aligned to the left."""
@@ -60,7 +68,8 @@ def render(
     """Return leaderboard tables as text in one of ``FORMATS``.
 
     If there are several tasks, an overview comes first. Then each task has tables of its scores, its costs and its scores at equal
-    budgets. CSV and JSON always hold everything.
+    budgets. In the terminal, more than ``MOST_TASKS`` tasks have only the overview, unless seeds or training times were asked for.
+    CSV and JSON always hold everything.
 
     Args:
         overview: show only the overview and its notes. In the terminal the overview is the heat map.
@@ -81,21 +90,25 @@ def render(
         return as_csv(tables)
     if format == "json":
         return as_json(tables)
+    many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or seeds or any(table.at for table in tables))
     parts = [overviews.overview_text(tables, format, costs, colours, by)] if overview or len(tables) > 1 else []
     views = [view for view in _VIEWS if seeds or view != "seeds"]
     on_page = format == "github"  # pages link to one that explains every column
-    for table in () if overview else tables:
-        parts += [tabulated(grid(table, view, by), format, wide) for view in views]
+    names = titles(tables) if len(tables) > 1 else [None]
+    for table, name in () if overview or many else zip(tables, names, strict=True):
+        parts += [tabulated(grid(table, view, by, name), format, wide) for view in views]
         parts.append(lines((notes.page_notes if on_page else notes.table_notes)(table), format))
     if on_page:
         legends = notes.page_legend(tables, overview)
     else:
-        legends = notes.footnotes(tables, overview) if legend or format == "latex" else notes.short_legend(tables)
+        legends = notes.footnotes(tables, overview or many) if legend or format == "latex" else notes.short_legend(tables)
+    if many:
+        legends = [MORE.format(len(tables)), *legends]
     parts.append(lines(legends, format))
     return "\n\n".join(part for part in parts if part)
 
 
-def grid(table: Table, view: str, by: str = "score") -> Grid:
+def grid(table: Table, view: str, by: str = "score", name: str | None = None) -> Grid:
     """Return one view of a table as text: the columns that belong to the view, with one line per row.
 
     If the view has no columns besides the names of the rows, the grid has no lines.
@@ -103,6 +116,7 @@ def grid(table: Table, view: str, by: str = "score") -> Grid:
     Args:
         view: ``scores``, ``costs``, ``budgets``, ``times``, ``parts`` or ``seeds``.
         by: order of the rows. If it is a cost, this cost is shown beside the scores as well.
+        name: name of the task in the title of the grid; by default the title of the task.
     """
     own = [column for column in columns(table) if view in column.views and column.text and column.shown(table)]
     if view == "scores" and by != "score":
@@ -111,13 +125,14 @@ def grid(table: Table, view: str, by: str = "score") -> Grid:
     body = [(row, [column.written(row, table) for column in own]) for row in table.rows] if len(own) > 1 else []
     optional = [column.head(table) for column in sorted(own, key=lambda column: column.leaves) if column.leaves]
     cells = _in_blocks(body, table, view) if view in _BLOCKS else [cells for _, cells in body]
-    title = _scores_title(table) if view == "scores" else f"{table.task['title']}{_VIEWS[view]}"
-    return Grid(title, [column.head(table) for column in own], cells, optional)
+    about = _about(table) if view == "scores" else _VIEWS[view]
+    return Grid(f"{name or table.task['title']}{about}", [column.head(table) for column in own], cells, optional)
 
 
-def _scores_title(table: Table) -> str:
+def _about(table: Table) -> str:
+    """Return what the title of a table of scores says after the name of the task: length, chance level and best control."""
     percent = unit(table, " %")
-    title = f"{table.task['title']}: {table.task['length']} positions, chance "
+    title = f": {table.task['length']} positions, chance "
     title += "unknown" if table.chance is None else figure(table.chance, table) + percent
     if table.best_control is not None:
         title += f", best control {table.control} {figure(table.best_control, table)}{percent}"
@@ -150,7 +165,8 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
     if format == "terminal":
         right = [name for name in head if name not in _LEFT]
         optional = [name for name in grid.optional if name in head]
-        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, wide=wide)}"
+        whole = right if len(right) == len(head) - 1 else ()  # a table of numbers is divided rather than wrapped
+        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, whole=whole, wide=wide)}"
     align = ["left" if name in _LEFT else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     if format == "latex":

@@ -235,6 +235,27 @@ def test_an_overview_is_one_table_of_scores(tmp_path):
     assert [table["task"]["name"] for table in whole] == ["digits", "listops"]
 
 
+def test_many_tasks_have_only_their_overview_in_the_terminal_unless_more_is_asked_for():
+    """A note says how to see the tables of the tasks. The tables of a task in two directions have names of their own."""
+    five = tables([make_record(task=name) for name in ("digits", "listops", "mqar", "needle", "copying")])
+    text = render(five, "terminal")
+    assert "5 tasks. Add --task NAME" in text and "verdict " not in text
+    assert "5 tasks" not in render(five[:4], "terminal") and render(five[:4], "terminal").count("Digits: 16 positions") == 1
+    assert render(five, "terminal", seeds=True).count(": 16 positions, chance") == 5
+    assert render(five, "github").count(": 16 positions, chance") == 5
+
+    known = make_record(task="mqar").task_card
+    both = tables([make_record(task="mqar"), make_record(task="mqar", task_card={**known, "causal": True}, spec_task_options={})])
+    assert {"Mqar: 16", "Mqar (causal): 16"} <= {line.split(" positions")[0] for line in render(both, "terminal").splitlines()}
+
+
+def test_parts_of_a_test_stand_in_the_order_of_their_numbers():
+    parts = {f"test: {count} pairs": 0.5 for count in (16, 4, 64, 8)}
+    made = make_record("delta_rule", scores={"test": 0.5, "valid": 0.5, "train": 0.5, **parts})
+    head = render(tables([made]), "terminal").partition("by part of the test\n\n")[2].splitlines()[0]
+    assert head.split() == ["attention", "4", "pairs", "8", "pairs", "16", "pairs", "64", "pairs"]
+
+
 def test_runs_on_other_data_stand_in_a_table_of_their_own():
     """A task's name, version and options say which data are meant; the digests say which were read."""
     changed = {split: {"examples": 100, "digest": f"other{split}"} for split in ("train", "valid", "test")}
