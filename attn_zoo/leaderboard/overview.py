@@ -140,6 +140,7 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     for block in blocks:
         console.print(_table(found, names, block), end="\n\n")
     drawn = "\n".join(line.rstrip() for line in cast(io.StringIO, console.file).getvalue().rstrip().split("\n"))
+    heads = [head.replace("\n", " ").strip() for head in heads]
     room = max(map(len, heads))
     legend = [
         f"{head:<{room}}  {column.title}, {metric(column.table)}; {column.table.data_title}"
@@ -193,15 +194,20 @@ def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -
 
 def _width(strip: Strip) -> int:
     head, cells = strip
-    return 1 + max(len(head), *map(len, cells))
+    return 1 + max(*map(len, head.split("\n")), *map(len, cells))
 
 
 def _heads(found: HeatMap, letters: int) -> list[str]:
-    """Return headings with the first letters of each task's name. If several are equal, a number replaces the last letter."""
-    heads = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
-    return [
-        head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)
+    """Return headings with the first letters of each task's name. If tasks have two directions, ``causal`` stands above the names
+    of causal tasks. If several headings of a direction are equal, a number replaces the last letter."""
+    ways = ["causal" * bool(column.table.task.get("causal")) for column in found.columns]
+    names = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
+    known = list(zip(ways, names, strict=True))
+    heads = [
+        name if known.count((way, name)) == 1 else f"{name[: letters - 1]}{known[: at + 1].count((way, name))}"
+        for at, (way, name) in enumerate(known)
     ]
+    return heads if len(set(ways)) == 1 else [f"{way}\n{head}" for way, head in zip(ways, heads, strict=True)]
 
 
 def _light_background() -> bool:

@@ -378,4 +378,7 @@ def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
         for name in ("softmax", "linear")
         for causal in (False, True)
     ]
-    assert sorted(column.title for column in heat_map(tables(records)).columns) == ["Mqar", "Mqar (causal)"]
+    found = heat_map(tables(records))
+    assert sorted(column.title for column in found.columns) == ["Mqar", "Mqar (causal)"]
+    above, names = (line.split() for line in heat_map_text(found).splitlines()[:2])
+    assert above == ["causal"] and names[:2] == ["mqar", "mqar"]
