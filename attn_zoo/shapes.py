@@ -10,6 +10,8 @@ Queries = Float[Tensor, "batch heads queries head_dim"]
 """Queries, and the output of each query."""
 Keys = Float[Tensor, "batch heads keys head_dim"]
 """Keys, values, or extra projections of their tokens (``streams``)."""
+PerHead = Float[Tensor, "batch heads keys 1"]
+"""One number per head and token, such as the logit of a gate: a stream whose ``per_head`` is true."""
 KeyValid = Bool[Tensor, "batch keys"] | None
 """True for a real token, False for padding; None if all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]

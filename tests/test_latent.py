@@ -40,12 +40,13 @@ def by_hand(layer: MultiHeadAttention, x: Tensor, real: Tensor | None = None) ->
     weights |= {s.name: (layer.get_parameter(f"stream_projections.{s.name}.weight"),) * 2 for s in layer.streams}
     biases = {s.name: layer.get_parameter(f"stream_projections.{s.name}.bias") for s in layer.streams}
     of_queries = {"query"} | {s.name for s in layer.streams if s.of == "queries"}
-    firsts = {s.name: s.first for s in layer.streams}
+    firsts, extra = {s.name: s.first for s in layer.streams}, {s.name: s for s in layer.streams}
     made = {}
     for name, (weight, bias) in weights.items():
         source = (x if name in of_queries else latent)[:, : firsts.get(name)]
         flat = F.linear(source, weight, biases.get(name, bias))
         made[name] = flat.unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
+        made[name] = extra[name].of_channels(made[name]) if name in extra else made[name]
         made[name] = made[name].repeat_interleave(HEADS // made[name].shape[1], dim=1)
     streams = {name: made[name] for name in biases}
     mixed = layer.mechanism(made.get("query"), made.get("key"), made["value"], key_valid=real, streams=streams)

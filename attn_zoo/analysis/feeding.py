@@ -45,8 +45,8 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
     """Return the output of a mechanism for ``inputs``, which must have the dtype of the mechanism. No gradients are recorded.
 
     Queries or keys that the mechanism does not use are left out. If the mechanism requires the same tensor as queries and keys,
-    it gets the queries for both. Each additional input (stream) is set to the queries, keys or values, whichever it copies in a
-    newly built layer.
+    it gets the queries for both. Each additional input (stream) is computed from the queries, keys or values, as in a newly built
+    layer.
 
     Raises:
         UnsupportedError: the mechanism does not support these inputs, such as padding or fewer queries than keys.
@@ -61,6 +61,6 @@ def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batc
                 f"{card.name} needs as many queries as keys, because its input {stream.name!r} has one vector for each of the "
                 f"{stream.of} and starts as a copy of the {stream.starts_as}. Give inputs with as many queries as keys"
             )
-        streams[stream.name] = own[stream.starts_as][:, :, : stream.first]
+        streams[stream.name] = stream.of_channels(own[stream.starts_as][:, :, : stream.first])
     query, key = reads["query"], None if card.can.shares_query_key else reads["key"]
     return mechanism(query, key, inputs.value, key_valid=inputs.key_valid, streams=streams)

@@ -139,7 +139,7 @@ def draw(
     streams = {}
     for stream in card.streams(geometry, module.options):
         own = normal(lengths[stream.of])[:, :, : stream.first]
-        streams[stream.name] = drawn[stream.starts_as][:, :, : stream.first] if tied else own
+        streams[stream.name] = stream.of_channels(drawn[stream.starts_as][:, :, : stream.first] if tied else own)
         sides[f"stream {stream.name}"] = frozenset({stream.of})
     return Request(given["query"], given["key"], drawn["value"], None, streams, sides)
 

@@ -192,7 +192,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         value: Float[Tensor, "batch heads keys head_dim"],
         *,
         key_valid: Bool[Tensor, "batch keys"] | None = None,
-        streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]] | None = None,
+        streams: Mapping[str, Float[Tensor, "batch heads _ _"]] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Check the inputs, and return the outputs. Subclasses inherit this method and never override it.
 
@@ -253,7 +253,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         key: Float[Tensor, "batch heads n head_dim"] | None,
         value: Float[Tensor, "batch heads n head_dim"],
         state: Any,
-        **streams: Float[Tensor, "batch heads _ head_dim"],
+        **streams: Float[Tensor, "batch heads _ _"],
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
         """Return the outputs of the next tokens, and the state after them. The outputs equal those of one call over the whole
         sequence. Subclasses never override this method.
@@ -402,7 +402,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys
             held = length if stream.first is None else min(max(stream.first - start, 0), length)
-            shape = (value.shape[0], g.heads, held, g.head_dim)
+            shape = (value.shape[0], g.heads, held, 1 if stream.per_head else g.head_dim)
             check_floating(card.name, f"stream {name}", streams[name])
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: the input {name} must have shape {shape}; got {tuple(streams[name].shape)}")

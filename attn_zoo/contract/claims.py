@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxtyping import Float
+from torch import Tensor
+
 from attn_zoo.checks import check_flag, check_shared_heads, check_whole
 
 FLOAT = 4
@@ -123,10 +126,16 @@ class Stream:
     The field ``of`` states whether the tokens of the queries or of the keys are projected. The field ``first`` is the number of
     tokens, from the start, that are projected; None means all. The weights start as a copy of the layer's projection that the field
     ``starts_as`` names. The field ``name`` is the name of the keyword argument in which the method ``attend`` gets the projected
-    tokens. Their shape is (batch, heads, number of projected tokens, head_dim).
+    tokens. Their shape is (batch, heads, number of projected tokens, head_dim). If the field ``per_head`` is true, the last size is
+    1: the mechanism gets one number per head, the sum over the channels of the head, divided by √head_dim.
     """
 
     name: str
     of: Literal["queries", "keys"]
     starts_as: Literal["query", "key", "value"]
     first: int | None = None
+    per_head: bool = False
+
+    def of_channels(self, channels: Float[Tensor, "*sizes head_dim"]) -> Float[Tensor, "*sizes _"]:
+        """Return what the mechanism gets of the channels of a head: all, or one number."""
+        return channels.sum(dim=-1, keepdim=True) * channels.shape[-1] ** -0.5 if self.per_head else channels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from attn_zoo.contract import CompressingAttention, Cost, Stream
+from attn_zoo.contract import CompressingAttention, Cost
 from attn_zoo.layer import MultiHeadAttention, Order
 
 
@@ -50,10 +50,7 @@ def source_cost(layer: MultiHeadAttention) -> Cost:
         assert short is not None, "the layer compresses first only where the mechanism can"
         maps = [(short, layer.source_dim, g.key_value_dim)] * 2
         compress = mechanism.compression_flops(g.keys, layer.source_dim, inputs=1)
-    maps += [
-        (_rows(stream, g.keys), layer.source_dim, layer.widths[stream.starts_as]) for stream in layer.streams if stream.of == "keys"
-    ]
-    made = _projections(layer, maps)
+    made = total_cost(_projections(layer, maps), _streams(layer, "keys", g.keys))
     backward = 2 * made.flops + _gradients(layer) * compress
     return replace(made, flops=made.flops + compress, backward_flops=backward, state_bytes=0)
 
@@ -65,12 +62,12 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim, layer.dim)] * (("query" in layer.reads) + 1)
-    maps += [(_rows(stream, g.queries), layer.dim, layer.dim) for stream in layer.streams if stream.of == "queries"]
     compress = 0
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
         compress = mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
-    made, attend_backward = total_cost(_projections(layer, maps), _gate(layer)), stated.backward_flops
+    made = total_cost(_projections(layer, maps), _streams(layer, "queries", g.queries), _gate(layer))
+    attend_backward = stated.backward_flops
     backward = None if attend_backward is None else attend_backward - _gradients(layer) * compress + 2 * made.flops
     return Cost(
         flops=stated.flops - compress + made.flops,
@@ -125,8 +122,17 @@ def _gate(layer: MultiHeadAttention) -> Cost:
     return Cost(flops, sum(p.numel() for p in layer.gate.parameters()))
 
 
-def _rows(stream: Stream, tokens: int) -> int:
-    return tokens if stream.first is None else min(stream.first, tokens)
+def _streams(layer: MultiHeadAttention, of: str, tokens: int) -> Cost:
+    """Return the cost of the additional inputs (streams) that have one vector per query, or per key. A stream with one number per
+    head is a product with one column per head, because the weights are summed over the channels of a head first."""
+    made, biased = [], layer.out.bias is not None
+    for stream in layer.streams:
+        if stream.of == of:
+            source, width = (layer.dim if of == "queries" else layer.source_dim), layer.widths[stream.starts_as]
+            rows = tokens if stream.first is None else min(stream.first, tokens)
+            columns = width // layer.mechanism.geometry.head_dim if stream.per_head else width
+            made.append(Cost(flops=2 * rows * source * columns, parameters=(source + biased) * width))
+    return total_cost(*made)
 
 
 def _gradients(layer: MultiHeadAttention) -> int:

@@ -114,12 +114,14 @@ class BareMechanism(nn.Module):
 def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    """Return a random tensor (batch, heads, length, head_dim) from a normal distribution for each argument of ``BareMechanism``."""
-    lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
+    """Return a random tensor from a normal distribution for each argument of ``BareMechanism``. Its shape is (batch, heads, length,
+    head_dim), or (batch, heads, length, 1) for a stream with one number per head."""
+    sizes = [(geometry.queries if name == "query" else geometry.keys, geometry.head_dim) for name in entry.reads]
     for stream in entry.streams(geometry, options):
         length = geometry.queries if stream.of == "queries" else geometry.keys
-        lengths.append(length if stream.first is None else min(stream.first, length))
-    return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
+        width = 1 if stream.per_head else geometry.head_dim
+        sizes.append((length if stream.first is None else min(stream.first, length), width))
+    return tuple(torch.randn(batch, geometry.heads, n, width, dtype=dtype) for n, width in sizes)
 
 
 def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:

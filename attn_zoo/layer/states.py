@@ -21,7 +21,7 @@ class Remembered:
     """Keys, as long as the context or already compressed. None if the mechanism reads no keys, or if latents are cached instead."""
     value: Float[Tensor, "batch heads kept head_dim"] | None
     """Values, as many as keys. None if latents are cached instead."""
-    streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
+    streams: Mapping[str, Float[Tensor, "batch heads _ _"]]
     """Streams that are projected from the context. Empty if latents are cached instead."""
     key_valid: Bool[Tensor, "batch keys"] | None
     """True for a real token of the context; None if all are real."""

@@ -29,9 +29,9 @@ def build(name: str, n: int, *, causal: bool = True, **options: Any) -> Any:
 def draw(mechanism: Any, n: int, *, seed: int = 1) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return queries, keys and values, and the streams by name."""
     generator = torch.Generator().manual_seed(seed)
-    names = [stream.name for stream in mechanism.card.streams(mechanism.geometry, mechanism.options)]
-    tensors = [torch.randn(2, HEADS, n, D, dtype=torch.float64, generator=generator) for _ in range(3 + len(names))]
-    return tensors[:3], dict(zip(names, tensors[3:], strict=True))
+    streams = mechanism.card.streams(mechanism.geometry, mechanism.options)
+    tensors = [torch.randn(2, HEADS, n, D, dtype=torch.float64, generator=generator) for _ in range(3 + len(streams))]
+    return tensors[:3], {stream.name: stream.of_channels(x) for stream, x in zip(streams, tensors[3:], strict=True)}
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -42,7 +42,7 @@ def test_kda_with_equal_decays_is_the_gated_delta_rule(causal, normalise):
     with torch.no_grad():
         kda.forget.log_rate.copy_(gated.forget.log_rate)
         kda.forget.offset.copy_(gated.forget.offset.repeat_interleave(D))
-    same = (streams["decay"].sum(-1, keepdim=True) * D**-0.5).expand_as(inputs[1])
+    same = streams["decay"].expand_as(inputs[1])
     torch.testing.assert_close(kda(*inputs, streams={**streams, "decay": same}), gated(*inputs, streams=streams))
 
 
@@ -67,11 +67,12 @@ def test_two_reflections_rotate_the_memory_which_one_rule_cannot():
     """With β = 2 and unit keys at an angle of 45°, a product of two rules turns a stored value by 90°."""
     product = build("delta_product", 2, normalise=False)
     inputs, streams = draw(product, 2)
-    zero = torch.zeros_like(inputs[0])
+    zero, logit = torch.zeros_like(inputs[0]), torch.zeros_like(streams["decay"])
     first, second = zero.clone(), zero.clone()
     first[..., 0] = 30.0
     second[..., :2] = 30.0
-    given = {**streams, "decay": zero + CLOSED, "strength_1": zero + 50, "strength_2": zero + 50, "key_2": second, "value_2": zero}
+    open_ = {"decay": logit + CLOSED, "strength_1": logit + 50, "strength_2": logit + 50}
+    given = {**streams, **open_, "key_2": second, "value_2": zero}
     state = product.initial_state(2, dtype=torch.float64)
     state.summed[..., 0, 0] = 1.0
     _, after = product.step(zero[:, :, :1], first[:, :, :1], zero[:, :, :1], state, **{k: v[:, :, :1] for k, v in given.items()})
@@ -102,7 +103,7 @@ def test_extreme_gates_leave_outputs_and_gradients_finite(name, logit):
     mechanism = build_attention(name, Geometry(HEADS, D, 70, 70, causal=True))
     inputs, streams = draw(mechanism, 70)
     gate = {"gated_slot": "gate", "ssd": "step"}.get(name, "decay")
-    streams[gate] = torch.where(streams[gate] > 0, streams[gate], torch.full_like(streams[gate], logit / D))
+    streams[gate] = torch.where(streams[gate] > 0, streams[gate], torch.full_like(streams[gate], logit))
     leaves = [x.float().requires_grad_() for x in (*inputs, *streams.values())]
     out = mechanism(*leaves[:3], streams=dict(zip(streams, leaves[3:], strict=True)))
     grads = torch.autograd.grad(out.sum(), [*leaves, *mechanism.parameters()])

@@ -22,7 +22,7 @@ def build(name: str, n: int, **options: Any) -> Any:
 
 def draw(n: int) -> list[Tensor]:
     """Return queries, keys, values, step sizes and weights of the parts."""
-    return [torch.randn(2, HEADS, n, D, dtype=torch.float64) for _ in range(5)]
+    return [torch.randn(2, HEADS, n, width, dtype=torch.float64) for width in (D, D, D, 1, D)]
 
 
 def test_parts_double_with_the_distance():

@@ -14,7 +14,6 @@ from torch import Tensor
 from attn_zoo.attention.content.reformer import Reformer
 from attn_zoo.attention.linear._chunked import CHUNK, Updates
 from attn_zoo.attention.linear._feature_maps import log_positive_features
-from attn_zoo.attention.linear.delta_rule import per_head
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.linear.performer import Performer
 from attn_zoo.attention.linear.ssd import StateSpaceDuality
@@ -51,7 +50,7 @@ class DecaysOverPadding(StateSpaceDuality):
     """Lets its memory decay over padding, which writes nothing."""
 
     def updates(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, step: Tensor) -> Updates:
-        return super().updates(query, key, value, key_valid, step)._replace(log_decay=self.forget(per_head(step), None))
+        return super().updates(query, key, value, key_valid, step)._replace(log_decay=self.forget(step, None))
 
 
 @breaks("a_prefix_answers_as_the_whole", "ssd", "prefix", can={"stepwise": False})

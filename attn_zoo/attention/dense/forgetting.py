@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear.delta_rule import per_head
 from attn_zoo.contract import (
     FLOAT,
     Attention,
@@ -24,7 +23,7 @@ from attn_zoo.contract import (
     softmax_over_valid,
 )
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 
 @dataclass
@@ -52,21 +51,21 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^2 d",
     memory="n^2",
     cost=cost,
-    streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),
+    streams=lambda *_: (Stream("gate", of="keys", starts_as="key", per_head=True),),
 )
 class Forgetting(Attention[Options]):
     """Softmax attention with a forget gate per token. The weight of a key is reduced by the gates of all tokens after the key, up
     to the query.
 
     Paper: Lin et al. 2025, Section 3.
-    Symbols: f → computed from the stream ``gate``, a further projection of the tokens; D → the sums of log gates.
-    Differs: the gate of a head is σ(s / √d), where s is the sum of the stream over the channels of the head. There is no bias. The
-        sums of log gates are added to the scores q·k / √d, and are not divided by √d. The gate at the key's own position is left
-        out. The paper's form is causal. If attention is bidirectional, the weight of a key after the query is reduced by the gates
-        from the query's position to the position before the key. The gate of a padded token is 1.
+    Symbols: f → σ of the stream ``gate``, a further projection of the tokens; D → the sums of log gates.
+    Differs: the layer's weights of ``gate`` have one column per channel and are summed over a head. There is no bias in f. The
+        sums of log gates are added to the scores q·k / √d, and are not divided by √d. The gate at the key's own position is
+        left out. The paper's form is causal. If attention is bidirectional, the weight of a key after the query is reduced by
+        the gates from the query's position to the position before the key. The gate of a padded token is 1.
     """
 
-    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: PerHead) -> Queries:
         """Return the outputs. For each query and key, the log gates are added in a loop."""
         logs = self._log_gates(gate, key_valid)
         n = query.shape[2]
@@ -77,17 +76,17 @@ class Forgetting(Attention[Options]):
         scores = query @ key.mT / query.shape[-1] ** 0.5 + bias
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
-    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: PerHead) -> Queries:
         """Return the outputs from the n × n weights. Each sum of log gates is the difference of two running sums."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT + self._bias(gate, key_valid).to(query.dtype)
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         return F.dropout(weights, self.options.dropout, self.training) @ value
 
-    def _log_gates(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys"]:
-        logs = F.logsigmoid(per_head(gate)[..., 0])
+    def _log_gates(self, gate: PerHead, key_valid: KeyValid) -> Float[Tensor, "batch heads keys"]:
+        logs = F.logsigmoid(gate[..., 0])
         return logs if key_valid is None else logs.masked_fill(~key_valid[:, None], 0)
 
-    def _bias(self, gate: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads keys keys"]:
+    def _bias(self, gate: PerHead, key_valid: KeyValid) -> Float[Tensor, "batch heads keys keys"]:
         """Return D, computed from running sums: from the key to the query or, for later keys, from the query to the key."""
         logs = self._log_gates(gate.to(torch.promote_types(gate.dtype, torch.float32)), key_valid)
         sums = logs.cumsum(dim=-1)

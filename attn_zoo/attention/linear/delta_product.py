@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._chunked import CHUNK, ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
-from attn_zoo.attention.linear.delta_rule import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import unit_length
 from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, Geometry, Stream, bounded
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -40,8 +40,8 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     later = range(2, options.rules + 1)
     strengths = (f"strength_{rule}" for rule in range(1, options.rules + 1))
     return (
-        Stream("decay", of="keys", starts_as="key"),
-        *(Stream(name, of="keys", starts_as="key") for name in strengths),
+        Stream("decay", of="keys", starts_as="key", per_head=True),
+        *(Stream(name, of="keys", starts_as="key", per_head=True) for name in strengths),
         *(Stream(f"key_{rule}", of="keys", starts_as="key") for rule in later),
         *(Stream(f"value_{rule}", of="keys", starts_as="value") for rule in later),
     )
@@ -77,10 +77,10 @@ class DeltaProduct(ChunkedMemory[Options]):
     Symbols: n_h → rules; α → exp of the log decays from ForgetGate; β, k and v of rule j → computed from the streams
         ``strength_j``, ``key_j`` and ``value_j``, which are further projections of the tokens. The first rule uses the keys and
         values of the layer.
-    Differs: this class applies SiLU to queries and keys and scales them to unit norm. Short convolutions and the output gate belong
-        to the layer. The decay and each β are computed from one number per head: the sum of a stream over the channels, divided by
-        √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the
-        bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Differs: this class applies SiLU to queries and keys and scales them to unit norm. Short convolutions and the output gate
+        belong to the layer, whose weights of ``decay`` and ``strength_j`` have one column per channel and are summed over a
+        head. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal;
+        the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -90,7 +90,7 @@ class DeltaProduct(ChunkedMemory[Options]):
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
         """Return the outputs: apply the updates of one token after another."""
         query, keys, values, betas = self._prepared(query, key, value, streams)
-        alpha = self.forget(per_head(streams["decay"]), key_valid).exp()
+        alpha = self.forget(streams["decay"], key_valid).exp()
 
         def update(S: Tensor, q: Tensor, a: Tensor, *rules: Tensor) -> tuple[Tensor, Tensor]:
             S = a * S
@@ -105,7 +105,7 @@ class DeltaProduct(ChunkedMemory[Options]):
         the memory.
         """
         query, *rules = self._prepared(query, key, value, streams)
-        first = self.forget(per_head(streams["decay"]), key_valid)
+        first = self.forget(streams["decay"], key_valid)
         keys, values, betas, decays = (
             torch.stack(parts, dim=3).flatten(2, 3)
             for parts in (*rules, [first] + [torch.zeros_like(first)] * (self.options.rules - 1))
@@ -116,6 +116,6 @@ class DeltaProduct(ChunkedMemory[Options]):
         """Return the queries, and three lists with one tensor per rule: keys, values and strengths."""
         later, most = range(2, self.options.rules + 1), 2.0 if self.options.negative_eigenvalues else 1.0
         keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in later))]
-        betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, self.options.rules + 1)]
+        betas = [most * streams[f"strength_{rule}"].sigmoid() for rule in range(1, self.options.rules + 1)]
         values = [value, *(streams[f"value_{rule}"] for rule in later)]
         return unit_length(F.silu(query), query.shape[-1] ** -0.5), keys, values, betas

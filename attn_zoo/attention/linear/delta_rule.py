@@ -16,7 +16,7 @@ from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, 
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 CHUNK = 32
 """Number of positions in a chunk. The updates of a chunk are the solution of one triangular system of equations."""
@@ -63,7 +63,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n d",
     cost=cost,
     implementations=("eager", "tiled", "fla"),
-    streams=lambda *_: (Stream("strength", of="keys", starts_as="key"),),  # β, from the sum over a head's channels
+    streams=lambda *_: (Stream("strength", of="keys", starts_as="key", per_head=True),),  # logit of β
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory[Options]):
@@ -72,13 +72,13 @@ class DeltaRule(NormalisedMemory[Options]):
 
     Paper: Yang et al. 2024, Section 3: the WY form by chunks, and how queries and keys are computed. The rule is by Schlag et al.
         2021. β between 0 and 2 is by Grazzi et al. 2024, arXiv:2411.12537, Section 4.
-    Symbols: S → MemoryState.summed (transposed); β → computed from the stream ``strength``, a further projection of the tokens; W
-        and U → w and u.
-    Differs: β is σ(s / √d), where s is the sum of the stream over the channels of a head. This equals the paper's learned
-        projection of a token to one number per head. The RMSNorm of the outputs has no learned scale, because the output projection
-        can learn it. Queries are not divided by √d, because the RMSNorm would undo it. This class applies SiLU to queries and keys
-        and scales them to unit norm. The paper's short convolutions are left out. The paper's form is causal; the bidirectional
-        form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Symbols: S → MemoryState.summed (transposed); β → σ of the stream ``strength``, a further projection of the tokens; W and U
+        → w and u.
+    Differs: the layer's weights of the stream have one column per channel, which it sums over a head. The RMSNorm of the
+        outputs has no learned scale, because the output projection can learn it. Queries are not divided by √d, because the
+        RMSNorm would undo it. This class applies SiLU to queries and keys and scales them to unit norm. The paper's short
+        convolutions are left out. The paper's form is causal; the bidirectional form adds the outputs of both reading
+        directions. Padded tokens leave the memory unchanged.
     """
 
     @classmethod
@@ -90,7 +90,7 @@ class DeltaRule(NormalisedMemory[Options]):
             return f"delta_rule:fla must have a head_dim of at most {WIDEST}; got {geometry.head_dim}. Use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
-    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: PerHead) -> Queries:
         """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token."""
         queries, keys, beta = self._prepared(query, key, strength)
 
@@ -112,7 +112,7 @@ class DeltaRule(NormalisedMemory[Options]):
         """Return queries and keys of unit length, and β."""
         query, key = (unit_length(F.silu(x)) for x in (query, key))
         most = 2.0 if self.options.negative_eigenvalues else 1.0
-        return query, key, most * per_head(strength).sigmoid()
+        return query, key, most * strength.sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of consecutive positions, and the memory S after them. ``state`` is S before them.
@@ -138,10 +138,3 @@ class DeltaRule(NormalisedMemory[Options]):
 def unit_length(x: Keys, scale: float = 1.0) -> Keys:
     """Return the vectors divided by their Euclidean norms, times ``scale``: scale x / √(Σ x² + 1e-6)."""
     return x * (scale * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + LENGTH_FLOOR))
-
-
-def per_head(stream: Keys) -> Float[Tensor, "batch heads keys 1"]:
-    """Return one number per head and token: the sum of ``stream`` over the channels of a head, divided by √d. A stream is a further
-    projection of the tokens, so this number is a learned projection of the token.
-    """
-    return stream.sum(dim=-1, keepdim=True) * stream.shape[-1] ** -0.5

@@ -13,11 +13,11 @@ from torch import Tensor
 from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
 from attn_zoo.attention.linear._recurrence import Answer
-from attn_zoo.attention.linear.delta_rule import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import unit_length
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
 from attn_zoo.kernels import fla
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 
 @dataclass
@@ -52,29 +52,29 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n d",
     cost=cost,
     implementations=("eager", "fla"),
-    streams=lambda *_: (Stream("decay", of="keys", starts_as="key"), Stream("strength", of="keys", starts_as="key")),
+    streams=lambda *_: tuple(Stream(name, of="keys", starts_as="key", per_head=True) for name in ("decay", "strength")),
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class GatedDeltaRule(ChunkedMemory[Options]):
     """Memory of fixed size that decays at each token. The token then replaces the value stored at the token's key.
 
     Paper: Yang et al. 2024, Eq. 10. The decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
-    Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
-        tokens; S → MemoryState.summed (transposed).
-    Differs: this class applies SiLU to queries and keys and scales them to unit norm. The paper's short convolution and output gate
-        belong to the layer. The decay and β are each computed from one number per head: the sum of a stream over the channels,
-        divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is
-        causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Symbols: α → exp of the log decays from ForgetGate; β → σ of the stream ``strength``, a further projection of the tokens; S
+        → MemoryState.summed (transposed).
+    Differs: this class applies SiLU to queries and keys and scales them to unit norm. The paper's short convolution and output
+        gate belong to the layer, whose weights of a stream have one column per channel and are summed over a head. A decay is
+        at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the bidirectional
+        form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.forget = ForgetGate(geometry.heads)
 
-    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: PerHead, strength: PerHead) -> Queries:
         """Return the outputs: apply the gated delta rule token by token."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
-        alpha, beta = self.forget(per_head(decay), key_valid).exp(), self._beta(strength)
+        alpha, beta = self.forget(decay, key_valid).exp(), self._beta(strength)
 
         def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             S = a * S
@@ -83,12 +83,12 @@ class GatedDeltaRule(ChunkedMemory[Options]):
 
         return self.scan(update, query, key, value, alpha, beta)
 
-    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: PerHead, strength: PerHead) -> Updates:
         """Return one update of the memory S per token: S decays, and then β k (v − Sᵀ k)ᵀ is added."""
         # In a layer, the heads interleave in memory, so every product with these tensors would copy them.
         query, key, value = (x.contiguous() for x in (query, key, value))
         query, key = unit_length(F.silu(query), query.shape[-1] ** -0.5), unit_length(F.silu(key))
-        return Updates(query, key, value, self.forget(per_head(decay), key_valid), self._beta(strength))
+        return Updates(query, key, value, self.forget(decay, key_valid), self._beta(strength))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
@@ -98,5 +98,5 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         assert beta is not None
         return fla.answers("gated_delta_rule", query, key, value, log_decay[..., 0], beta[..., 0], scale=1.0), state
 
-    def _beta(self, strength: Keys) -> Tensor:
-        return (2.0 if self.options.negative_eigenvalues else 1.0) * per_head(strength).sigmoid()
+    def _beta(self, strength: PerHead) -> PerHead:
+        return (2.0 if self.options.negative_eigenvalues else 1.0) * strength.sigmoid()

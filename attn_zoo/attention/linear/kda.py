@@ -13,11 +13,11 @@ from torch import Tensor
 from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
 from attn_zoo.attention.linear._recurrence import Answer
-from attn_zoo.attention.linear.delta_rule import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import unit_length
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
 from attn_zoo.kernels import fla
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 
 @dataclass
@@ -48,19 +48,19 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n d",
     cost=cost,
     implementations=("eager", "fla"),
-    streams=lambda *_: (Stream("decay", of="keys", starts_as="key"), Stream("strength", of="keys", starts_as="key")),
+    streams=lambda *_: (Stream("decay", of="keys", starts_as="key"), Stream("strength", of="keys", starts_as="key", per_head=True)),
     variants={"raw": {"normalise": False}},
 )
 class KimiDelta(ChunkedMemory[Options]):
     """Gated delta rule with one decay per channel of the key.
 
     Paper: Kimi Team 2025 (Kimi Linear).
-    Symbols: α → exp of the log decays from ForgetGate; β → computed from the stream ``strength``, a further projection of the
-        tokens; S → MemoryState.summed.
-    Differs: the projection of the decay has full rank (rank head_dim in the paper). This class applies SiLU to queries and keys and
-        scales them to unit norm. The paper's short convolution and output gate belong to the layer. β is computed from one number
-        per head: the sum of its stream over the channels, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of the
-        outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
+    Symbols: α → exp of the log decays from ForgetGate; β → σ of the stream ``strength``, a further projection of the tokens; S
+        → MemoryState.summed.
+    Differs: the projection of the decay has full rank (rank head_dim in the paper). The layer's weights of ``strength`` have
+        one column per channel and are summed over a head. This class applies SiLU to queries and keys and scales them to unit
+        norm. The paper's short convolution and output gate belong to the layer. A decay is at least 2e-9 per token. The RMSNorm
+        of the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
         directions. Padded tokens leave the memory unchanged.
     """
 
@@ -68,10 +68,10 @@ class KimiDelta(ChunkedMemory[Options]):
         super().__init__(geometry, options, implementation)
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
 
-    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Queries:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: PerHead) -> Queries:
         """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and then its query reads S."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))
-        alpha, beta = self.forget(decay, key_valid).exp(), per_head(strength).sigmoid()
+        alpha, beta = self.forget(decay, key_valid).exp(), strength.sigmoid()
 
         def update(S: Tensor, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             S = a * S
@@ -80,12 +80,12 @@ class KimiDelta(ChunkedMemory[Options]):
 
         return self.scan(update, query, key, value, alpha, beta)
 
-    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: Keys) -> Updates:
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: PerHead) -> Updates:
         """Return one update of the memory S per token: S decays, and then β k (v − Sᵀ k)ᵀ is added."""
         # In a layer, the heads interleave in memory, so every product with these tensors would copy them.
         query, key, value, decay = (x.contiguous() for x in (query, key, value, decay))
         query, key = unit_length(F.silu(query), query.shape[-1] ** -0.5), unit_length(F.silu(key))
-        return Updates(query, key, value, self.forget(decay, key_valid), per_head(strength).sigmoid())
+        return Updates(query, key, value, self.forget(decay, key_valid), strength.sigmoid())
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and

@@ -21,7 +21,7 @@ from attn_zoo.contract.carried import check_state
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 CHUNK = 32
 """Number of positions in a chunk, a power of two. Weights are computed within a chunk only, and earlier chunks are read from
@@ -56,7 +56,10 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n log n d^2",
     memory="n log n d",
     cost=cost,
-    streams=lambda *_: (Stream("step", of="keys", starts_as="key"), Stream("level", of="queries", starts_as="query")),
+    streams=lambda *_: (
+        Stream("step", of="keys", starts_as="key", per_head=True),
+        Stream("level", of="queries", starts_as="query"),
+    ),
     variants={"raw": {"normalise": False}},
 )
 class LogLinear(StateSpaceDuality):
@@ -71,7 +74,7 @@ class LogLinear(StateSpaceDuality):
     """
 
     def definition(  # type: ignore[override]  # one more stream
-        self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys, level: Queries
+        self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: PerHead, level: Queries
     ) -> Queries:
         """Return the outputs from the n × n weights. Each weight is multiplied by the λ of the part of the past to which its key
         belongs.
@@ -106,7 +109,7 @@ class LogLinear(StateSpaceDuality):
         out = self._read_real(query, key, value, key_valid.gather(1, order[:, 0, :, 0]), **streams)
         return _taken(out, order.argsort(dim=2)) * _begun(key_valid), state
 
-    def _read_real(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, step: Keys, level: Queries) -> Queries:
+    def _read_real(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, step: PerHead, level: Queries) -> Queries:
         """Return the outputs of a sequence whose real tokens come first. Weights are computed within chunks. The parts beyond the
         chunk are then added one by one, each twice as long as the part before.
         """

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from attn_zoo.attention.linear._chunked import ChunkedMemory, Updates, recurrence_flops
 from attn_zoo.attention.linear._forget_gate import ForgetGate
 from attn_zoo.attention.linear._recurrence import Answer
-from attn_zoo.attention.linear.delta_rule import per_head
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
 from attn_zoo.kernels import fla
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 
 @dataclass
@@ -49,7 +48,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n d",
     cost=cost,
     implementations=("eager", "fla"),
-    streams=lambda *_: (Stream("step", of="keys", starts_as="key"),),  # δ
+    streams=lambda *_: (Stream("step", of="keys", starts_as="key", per_head=True),),  # δ
     variants={"raw": {"normalise": False}},
 )
 class StateSpaceDuality(ChunkedMemory[Options]):
@@ -57,13 +56,13 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     writes.
 
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its form by chunks.
-    Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step; D → skip; S →
-        MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). This class applies SiLU; the paper's
-        short convolution and gated norm belong to the layer. δ is one number per head and token. It is the sum over the channels of
-        the stream ``step``, a further projection of the tokens, divided by √d. A decay is at least 2e-9 per token. The RMSNorm of
-        the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
-        directions, and so adds D x twice. Padded tokens leave the memory unchanged.
+    Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step, where δ is the stream
+        ``step``, a further projection of the tokens; D → skip; S → MemoryState.summed.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). The layer's weights of ``step`` have
+        one column per channel and are summed over a head. This class applies SiLU; the paper's short convolution and gated norm
+        belong to the layer. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's
+        form is causal; the bidirectional form adds the outputs of both reading directions, and so adds D x twice. Padded tokens
+        leave the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
@@ -71,9 +70,9 @@ class StateSpaceDuality(ChunkedMemory[Options]):
         self.forget = ForgetGate(geometry.heads)
         self.skip = nn.Parameter(torch.ones(geometry.heads))
 
-    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Queries:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: PerHead) -> Queries:
         """Return the outputs: each token updates the memory S, and then the token's query C reads S."""
-        decay, delta = self.forget(per_head(step), key_valid).exp(), self.forget.step(per_head(step))
+        decay, delta = self.forget(step, key_valid).exp(), self.forget.step(step)
 
         def update(S: Tensor, C: Tensor, B: Tensor, x: Tensor, a: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
             S = a * S + dt * B @ x.mT
@@ -81,11 +80,10 @@ class StateSpaceDuality(ChunkedMemory[Options]):
 
         return self.scan(update, F.silu(query), F.silu(key), F.silu(value), decay, delta)
 
-    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: Keys) -> Updates:
+    def updates(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: PerHead) -> Updates:
         """Return one update of the memory S per token: S decays, and then Δ B xᵀ is added."""
-        logits = per_head(step)
-        written = self.forget.step(logits) * F.silu(key)
-        return Updates(F.silu(query), written, F.silu(value), self.forget(logits, key_valid))
+        written = self.forget.step(step) * F.silu(key)
+        return Updates(F.silu(query), written, F.silu(value), self.forget(step, key_valid))
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Return the outputs of the next tokens, which include the scaled inputs D x, and the new state."""

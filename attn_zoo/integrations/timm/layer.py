@@ -227,8 +227,9 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return query, key, value
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        projected, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
-        return {name: self._normed(starts[name], split) for name, split in projected.items()}
+        projected = super()._project_streams(of, tokens, start)
+        starts = {stream.name: stream.starts_as for stream in self.streams if not stream.per_head}
+        return {name: self._normed(starts[name], split) if name in starts else split for name, split in projected.items()}
 
     def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         merged = super()._merge(mixed)

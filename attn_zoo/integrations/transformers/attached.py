@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.contract import Attention, Stream, UnsupportedError
 from attn_zoo.integrations.transformers.description import NAME
 from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
+from attn_zoo.layer.projections import project_stream
 from attn_zoo.short_convolution import ShortConvolution
 
 if TYPE_CHECKING:  # transformers is an extra
@@ -113,11 +114,12 @@ class Attached(nn.Module):
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         of = {"queries": tokens, "keys": source}
+
+        def until(stream: Stream) -> int | None:
+            return None if stream.first is None else max(stream.first - start, 0)
+
         return {
-            s.name: self.stream_projections[s.name](of[s.of][:, : None if s.first is None else max(s.first - start, 0)])
-            .unflatten(-1, (-1, self.head_dim))
-            .transpose(1, 2)
-            for s in self.streams
+            s.name: project_stream(s, self.stream_projections[s.name], of[s.of][:, : until(s)], self.head_dim) for s in self.streams
         }
 
 

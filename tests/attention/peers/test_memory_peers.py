@@ -71,7 +71,7 @@ def test_delta_rule(form):
     """The references divide queries by √d and take unit queries and keys; the recurrent one computes in float32."""
     mine, other = draw(), draw()
     ours = build_attention("delta_rule", Geometry(HEADS, D, N, N, True), normalise=False)
-    out = ours(*mine[:3], streams={"strength": mine[3]})
+    out = ours(*mine[:3], streams={"strength": mine[3].sum(dim=-1, keepdim=True) * D**-0.5})
     query, key = (F.silu(x) for x in other[:2])
     query, key = (x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + 1e-6) for x in (query, key))
     beta = (other[3].sum(dim=-1) * D**-0.5).sigmoid()

@@ -12,7 +12,7 @@ from public_references import in_float64, require_close
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
-from attn_zoo.attention.linear.delta_rule import per_head, unit_length
+from attn_zoo.attention.linear.delta_rule import unit_length
 from attn_zoo.attention.linear.log_linear import ONE
 
 HEADS, D = 3, 16
@@ -42,8 +42,8 @@ def fla_gated_delta_rule(function: str) -> Reference:
     def reference(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
         module = in_float64("fla", "ops/gated_delta_rule/naive.py")
         query, key, value = tokens_first(*prepared(query, key), value)
-        gate = log_decay(mechanism, per_head(decay))[..., 0].transpose(1, 2)
-        beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+        gate = log_decay(mechanism, decay)[..., 0].transpose(1, 2)
+        beta = strength[..., 0].sigmoid().transpose(1, 2)
         return getattr(module, function)(query, key, value, beta=beta, g=gate)[0].transpose(1, 2)
 
     return reference
@@ -54,8 +54,8 @@ def transformers_gated_delta_rule(
 ) -> Tensor:
     module = in_float64("transformers", "models/qwen3_next/modeling_qwen3_next.py")
     query, key, value = tokens_first(F.silu(query), F.silu(key), value)
-    gate = log_decay(mechanism, per_head(decay))[..., 0].transpose(1, 2)
-    beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+    gate = log_decay(mechanism, decay)[..., 0].transpose(1, 2)
+    beta = strength[..., 0].sigmoid().transpose(1, 2)
     function = module.torch_chunk_gated_delta_rule
     out, _ = function(query, key, value, gate, beta, use_qk_l2norm_in_kernel=True)
     return out.transpose(1, 2)
@@ -65,14 +65,14 @@ def fla_kda(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Te
     module = in_float64("fla", "ops/kda/naive.py")
     gate = log_decay(mechanism, decay)
     query, key, value, gate = tokens_first(*prepared(query, key), value, gate)
-    beta = per_head(strength)[..., 0].sigmoid().transpose(1, 2)
+    beta = strength[..., 0].sigmoid().transpose(1, 2)
     return module.naive_recurrent_kda(query, key, value, gate, beta)[0].transpose(1, 2)
 
 
 def transformers_ssd(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, step: Tensor) -> Tensor:
     module = in_float64("transformers", "models/mamba2/modeling_mamba2.py")
     c, b, x = tokens_first(F.silu(query), F.silu(key), F.silu(value))
-    dt = per_head(step)[..., 0].transpose(1, 2)
+    dt = step[..., 0].transpose(1, 2)
     gate = mechanism.forget
     out = module.mamba2_chunk_scan(
         x, dt, -gate.log_rate.exp(), b, c, chunk_size=16, D=mechanism.skip, dt_bias=gate.offset, dt_softplus=True
@@ -90,9 +90,9 @@ def fla_delta_product(mechanism: Any, query: Tensor, key: Tensor, value: Tensor,
     keys = [unit_length(F.silu(k)) for k in (key, *(streams[f"key_{rule}"] for rule in range(2, rules + 1)))]
     values = [value, *(streams[f"value_{rule}"] for rule in range(2, rules + 1))]
     most = 2.0 if mechanism.options.negative_eigenvalues else 1.0
-    betas = [most * per_head(streams[f"strength_{rule}"]).sigmoid() for rule in range(1, rules + 1)]
+    betas = [most * streams[f"strength_{rule}"].sigmoid() for rule in range(1, rules + 1)]
     key, value, beta = (torch.stack(parts, dim=3).flatten(2, 3) for parts in (keys, values, betas))
-    gate = log_decay(mechanism, per_head(streams["decay"]))
+    gate = log_decay(mechanism, streams["decay"])
     query, key, value, beta, gate = tokens_first(unit_length(F.silu(query)), key, value, beta, gate)
     out, _ = module.naive_recurrent_gated_delta_product(
         query, key, value, gate[..., 0], beta[..., 0], scale=D**-0.5, num_householder=rules
@@ -102,7 +102,7 @@ def fla_delta_product(mechanism: Any, query: Tensor, key: Tensor, value: Tensor,
 
 def fla_forgetting(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
     module = in_float64("fla", "ops/forgetting_attn/naive.py")
-    logs = F.logsigmoid(per_head(gate)[..., 0]).transpose(1, 2)
+    logs = F.logsigmoid(gate[..., 0]).transpose(1, 2)
     return module.naive_forgetting_attn(*tokens_first(query, key, value), logs).transpose(1, 2)
 
 
@@ -115,9 +115,9 @@ def fla_based(mechanism: Any, query: Tensor, key: Tensor, value: Tensor) -> Tens
 
 def fla_log_linear(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, step: Tensor, level: Tensor) -> Tensor:
     module = in_float64("fla", "ops/log_linear_attn/naive.py")
-    logits, x = per_head(step), F.silu(value)
-    written = F.softplus(logits + mechanism.forget.offset.view(HEADS, 1, 1)) * F.silu(key)
-    inputs = tokens_first(F.silu(query), written, x, log_decay(mechanism, logits), F.softplus(level + ONE))
+    x = F.silu(value)
+    written = F.softplus(step + mechanism.forget.offset.view(HEADS, 1, 1)) * F.silu(key)
+    inputs = tokens_first(F.silu(query), written, x, log_decay(mechanism, step), F.softplus(level + ONE))
     out: Tensor = module.naive_log_linear_attn(*inputs[:3], inputs[3][..., 0], inputs[4])
     return out.transpose(1, 2) + mechanism.skip[:, None, None] * x
 
@@ -163,11 +163,11 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
 def test_equals_the_public_reference(case, n):
     name, options, reference = CASES[case]
     mechanism = build_attention(name, Geometry(HEADS, D, n, n, causal=True), implementation="eager", **options).double()
-    names = [stream.name for stream in card(name).streams(mechanism.geometry, mechanism.options)]
+    extra = card(name).streams(mechanism.geometry, mechanism.options)
+    names = [stream.name for stream in extra]
     generator = torch.Generator().manual_seed(1)
-    tensors = [
-        torch.randn(2, HEADS, n, D, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3 + len(names))
-    ]
+    widths = [D] * 3 + [1 if stream.per_head else D for stream in extra]
+    tensors = [torch.randn(2, HEADS, n, width, dtype=torch.float64, generator=generator).requires_grad_() for width in widths]
     streams = dict(zip(names, tensors[3:], strict=True))
     ours = mechanism(*tensors[:3], streams=streams)
     theirs = reference(mechanism, *tensors[:3], **streams)
