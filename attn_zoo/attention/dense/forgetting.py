@@ -66,13 +66,12 @@ class Forgetting(Attention[Options]):
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: PerHead) -> Queries:
-        """Return the outputs. For each query and key, the log gates are added in a loop."""
+        """Return the outputs. For query i and key j, the log gates of j + 1 to i are added or, if j > i, those of i to j − 1."""
         logs = self._log_gates(gate, key_valid)
-        n = query.shape[2]
-        bias = torch.stack(
-            [torch.stack([logs[..., min(i, j) + (j < i) : max(i, j) + (j < i)].sum(-1) for j in range(n)], -1) for i in range(n)],
-            -2,
-        )
+        t = torch.arange(query.shape[2], device=query.device)
+        j = t[:, None]
+        added = [torch.where(j < i, (j < t) & (t <= i), (i <= t) & (t < j)) for i in range(len(t))]  # for each i: (keys, tokens)
+        bias = torch.stack([logs @ each.mT.to(logs.dtype) for each in added], dim=-2)
         scores = query @ key.mT / query.shape[-1] ** 0.5 + bias
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 

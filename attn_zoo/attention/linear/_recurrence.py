@@ -73,10 +73,10 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         def one_way(order: range) -> Tensor:
             state, outputs = streams[0].new_zeros(*streams[0].shape[:2], *self.state_shape()), dict[int, Tensor]()
             for t in order:
-                state, outputs[t] = update(state, *(x[:, :, t, :, None] for x in streams))
+                state, outputs[t] = update(state, *(column[t] for column in columns))
             return torch.stack([outputs[t][..., 0] for t in range(len(order))], dim=2)
 
-        n = streams[0].shape[2]
+        n, columns = streams[0].shape[2], [x[..., None].unbind(2) for x in streams]
         out = one_way(range(n))
         return self.finish(out if self.geometry.causal else out + one_way(range(n - 1, -1, -1)))
 
