@@ -119,8 +119,6 @@ def test_a_fresh_installation_shows_the_reference_records(installed, tmp_path):
     assert not list(tmp_path.iterdir())
     told = run(installed / "attn-zoo", "recommend", cwd=tmp_path)
     assert told.returncode == 0 and "similarity of passages" in told.stdout, "the transplant is shipped as well"
-    advice = run(installed / "attn-zoo", "recommend", "--length", "4096", cwd=tmp_path)
-    assert advice.returncode == 0 and advice.stdout.startswith("You asked for 4,096 tokens"), advice.stderr
 
 
 def test_wheel_works_from_an_empty_folder(installed, tmp_path):
@@ -143,5 +141,3 @@ def test_wheel_works_from_an_empty_folder(installed, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "linformer" in ran.stdout
     assert len(list((tmp_path / "runs").glob("*.json"))) == 1
-    again = run(installed / "attn-zoo", "leaderboard", cwd=tmp_path)
-    assert "linformer" in again.stdout

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.drop_in import drop_in
 from attn_zoo.leaderboard.advise.needs import NEEDS, answers, costs_of
+from attn_zoo.leaderboard.table import Table
 from attn_zoo.recommend import Recommendation, Requirements, recommend
 from attn_zoo.recommend.commands import evidence_command, settings
 from attn_zoo.recommend.ranking import candidates
@@ -50,6 +52,12 @@ def records(task: str = "mqar", causal: bool = False, **scores: Sequence[float])
 
 def asked(made: Sequence[RunRecord], rows: str = "", **required: Any) -> Recommendation:
     return recommend(Requirements(**{"length": 4096, **required}), tables(made), rows=rows_of(rows) if rows else ())
+
+
+@cache
+def shipped() -> list[Table]:
+    """Return the tables of the records that come with the package."""
+    return tables(Store(reference.default()).load()[0])
 
 
 def taken(found: Recommendation) -> str:
@@ -190,7 +198,7 @@ def test_a_trained_model_is_judged_by_transplants():
 
 @pytest.mark.parametrize("accept", [5.0, 25.0, 90.0])
 def test_the_table_of_use_cases_and_one_answer_agree(accept):
-    made, recurrent = tables(Store(reference.default()).load()[0]), [n for n in attentions() if card(n).can.stepwise]
+    made, recurrent = shipped(), [n for n in attentions() if card(n).can.stepwise]
     for need in NEEDS:
         ways = answers(need, abilities(made), accept, costs_of(recurrent if need.small_state else None))
         for causal, way in zip(need.directions, ways, strict=True):
@@ -232,7 +240,7 @@ WAYS = [(need, causal) for need in NEEDS for causal in need.directions]
 @pytest.mark.parametrize("recorded", [True, False], ids=["shipped records", "no records"])
 @pytest.mark.parametrize(("need", "causal"), WAYS, ids=[f"{need.name} {'causal' * causal}" for need, causal in WAYS])
 def test_every_run_that_is_proposed_for_a_use_case_counts_as_its_evidence(need, causal, recorded):
-    made = tables(Store(reference.default()).load()[0]) if recorded else []
+    made = shipped() if recorded else []
     required = Requirements(4096, use=need.name, causal=causal, decode=need.small_state)
     proposed = 0
     for rows in ("", "linformer[projected_length=1024],performer,nystrom,reformer", "delta_rule,gated_linear"):
@@ -287,7 +295,7 @@ def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
 
 
 def test_what_was_run_on_other_tasks_only_is_said_to_be_not_run_on_these():
-    made = tables(Store(reference.default()).load()[0])
+    made = shipped()
     said = " ".join(as_text(recommend(Requirements(4096, use="documents"), made)).split())
     assert "linear (tiled) takes 1.6 % of softmax's FLOPs but was not run on these tasks." in said
 

@@ -143,9 +143,9 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
 
 @pytest.mark.process
 def test_ten_thousand_files_are_a_table_in_five_seconds(tmp_path):
-    """The faster of two readings in processor time, so that what else the machine does is hardly counted; a slow machine, where
-    parsing the files alone takes more than a third of a second, may take 16 times as long as it takes for that. Both are measured
-    in turn, as the clock of a shared machine changes within seconds."""
+    """In processor time, so that what else the machine does is hardly counted; a slow machine, where parsing the files alone
+    takes more than a third of a second, may take 16 times as long as it takes for that. Both are measured in turn, as the clock of
+    a shared machine changes within seconds. If the first reading is too slow, a second one decides."""
     curve = tuple({"step": 10 * at, "train_seconds": 1.5 * at, "train_loss": 0.5, "valid": 0.5} for at in range(1, 11))
     for at in range(10_000):
         scores = {"test": round(0.5 + at % 50 / 500 + at % 13 / 1000, 3), "valid": 0.5, "train": 0.95}
@@ -160,6 +160,8 @@ def test_ten_thousand_files_are_a_table_in_five_seconds(tmp_path):
         started = time.process_time()
         printed = leaderboard(tmp_path)
         reading.append(time.process_time() - started)
+        if reading[0] < max(5, 16 * parsing[0]):
+            break
     assert min(reading) < max(5, 16 * min(parsing))
     assert printed.count("costs\n") == 4 and "were left out" not in printed
 

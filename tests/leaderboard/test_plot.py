@@ -166,12 +166,18 @@ def test_the_caption_tells_seeds_what_varies_and_where_it_was_measured(nine):
 
 
 @pytest.mark.docs
-def test_pictures_hold_nine_tasks_each_and_are_the_same_for_the_same_tables(tmp_path):
-    found = tables(dialled_records(tasks=PANELS + 1, seeds=1))
+def test_pictures_hold_nine_tasks_each(tmp_path):
+    draw(tables(dialled_records(tasks=PANELS + 1, seeds=1)), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"heatmap.svg", "heatmap.png", "cost-flops-1.svg", "cost-flops-2.svg", "cost-time-1.png"} <= names
+
+
+@pytest.mark.docs
+def test_pictures_are_the_same_for_the_same_tables(tmp_path):
+    found = tables(dialled_records(tasks=1, seeds=1))
     for folder in ("one", "two"):
         draw(found, tmp_path / folder)
-    names = {path.name for path in (tmp_path / "one").iterdir()}
-    assert {"heatmap.svg", "heatmap.png", "cost-flops-1.svg", "cost-flops-2.svg", "cost-time-1.png"} <= names
+    assert list((tmp_path / "one").glob("cost-*.svg"))
     for path in (tmp_path / "one").glob("*.svg"):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), f"{path.name} differs between two drawings"
 
