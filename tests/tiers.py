@@ -1,8 +1,8 @@
 """Tiers of the suite: ``pytest`` runs ``plain``, ``pytest --all`` all but ``exhaustive``, ``pytest --exhaustive`` every test.
 
 A test is in the tier of its marker, else of its folder or file in ``PLACES``, else in ``plain``. A case of the conformance kit is
-in ``variants`` or ``exhaustive`` unless it tests the defaults of a card, and in ``data`` if these read a published data set. Tests
-that are named on the command line run, whatever their tier.
+in ``variants`` or ``exhaustive`` (see ``tier_of_variant``) unless it tests the defaults of a card, and in ``data`` if these read a
+published data set. Tests that are named on the command line run, whatever their tier.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIERS: Mapping[str, str] = {
     "extras": "what needs another extra than ``test``",
     "data": "published data sets, and the tasks that read them by default",
     "simulations": "thousands of simulated records, for the level and the power of a test",
-    EXHAUSTIVE: "every setting in every check, thousands of draws, a hundred kills, every command that is shown, the site",
+    EXHAUSTIVE: "every setting in every check, every launcher, a hundred kills, every command and page that is shown, the site",
 }
 """Tiers by the marker that selects them."""
 
@@ -81,7 +81,8 @@ CORE = frozenset(
         *("stepwise_matches_full", "gradients_match_finite_differences"),
     ]
 )
-"""Checks of attentions that run on every setting before ``exhaustive``; others run on the defaults alone."""
+"""Checks that run on settings other than the defaults before ``exhaustive``; others run on the defaults alone."""
+DEFINITION, AGREEMENT = "eager_agrees_with_the_definition", "implementation_agrees_with_eager"
 
 LOOPS = frozenset(
     [
@@ -96,6 +97,9 @@ LONG = ("process", "docs", EXHAUSTIVE)
 
 IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels", "tiled": "variants", "sdpa": "variants"}
 """Tiers of cases of the kit by their implementation; those in ``kernels`` run in Triton's interpreter."""
+INTERPRETED = "triton"
+"""Implementation of which checks outside of ``CORE`` are in ``exhaustive``: the interpreter takes half a minute for them. Tests in
+``kernels`` have strides, dropout, types and gradients of its kernels, and ``benchmarks/gpu.py`` runs the whole kit on a GPU."""
 
 TESTS = Path(__file__).parent
 
@@ -122,16 +126,40 @@ def place_of(item: pytest.Item) -> str | None:
     kit = item.path.parent == TESTS and item.path.name in KIT
     if kit and "[" in item.name.partition("[")[2]:
         subject, _, check = item.name.removesuffix("]").rpartition("-")
+        name = item.name.partition("[")[2].partition("[")[0]
         if "[default]" not in item.name:
-            return "variants" if check in CORE else EXHAUSTIVE
-        if check == "eager_agrees_with_the_definition" and item.name.partition("[")[2].partition("[")[0] in LOOPS:
+            return tier_of_variant(name, subject.rpartition("-")[2], check, item.path.name == KIT[1])
+        if check == DEFINITION and name in LOOPS:
             return "variants"
+        if subject.rpartition("-")[2] == INTERPRETED and check not in CORE:
+            return EXHAUSTIVE
         if check in CHECKS:
             return CHECKS[check]
         if item.name.startswith("test_registered_task_conforms["):
             return "data" if reads_published_data(item.name.split("[")[1]) else None
         return IMPLEMENTATIONS.get(subject.rpartition("-")[2])
     return tier_of_path(item.path)
+
+
+def tier_of_variant(name: str, implementation: str, check: str, is_task: bool) -> str:
+    """Tier of a case of the kit with other settings than the defaults.
+
+    Three kinds of case of ``CORE`` are left to ``exhaustive`` as well, since others tell the same before it. The card of a task
+    that can read published data takes seconds, and ``tests/tasks/test_every_task.py`` builds the task at every level. An
+    implementation must agree with ``eager`` in outputs and gradients, with and without padding, and the other checks run on
+    ``eager``. Attentions of ``LOOPS`` that have steps are compared with these.
+    """
+    from attn_zoo.registry import card, task_card  # imports Triton, as in ``reads_published_data``
+
+    if check not in CORE:
+        return EXHAUSTIVE
+    if is_task:
+        told = bool(task_card(name).locations)
+    elif implementation != "eager":
+        told = check != AGREEMENT
+    else:
+        told = check == DEFINITION and name in LOOPS and card(name).can.stepwise
+    return EXHAUSTIVE if told else "variants"
 
 
 @cache
