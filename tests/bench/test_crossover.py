@@ -217,7 +217,7 @@ def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monke
     )
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_a_real_measurement_of_two_lengths():
     small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": HANG, "seconds": 10 * HANG}
     found, again = measured(**small), measured(**small)

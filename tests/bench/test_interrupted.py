@@ -133,7 +133,7 @@ COMPILED = {"attention": "waiting", "length": 64}
 @pytest.mark.parametrize("told", ["group", pytest.param("leader", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("measurement", "moment"),
-    [(PLAIN, starts), (PLAIN, works), (COMPILED, compiles)],
+    [pytest.param(PLAIN, starts, marks=pytest.mark.exhaustive), (PLAIN, works), (COMPILED, compiles)],
     indirect=["measurement"],
     ids=["workers start", "a step takes long", "a worker compiles"],
 )

@@ -16,7 +16,7 @@ from attn_zoo.bench.workers import Worker, WorkerError
 ENVIRONMENT = {"ATTN_ZOO_TEST": "kept"}
 
 
-@pytest.fixture(scope="module", params=[None, ENVIRONMENT], ids=["forked", "from nothing"])
+@pytest.fixture(scope="module")
 def python(request):
     """A process that evaluates Python: what it serves is the module ``builtins``."""
     worker = Worker(importlib.import_module, "builtins", environment=request.param)
@@ -24,15 +24,25 @@ def python(request):
     worker.stop()
 
 
+WRONG = [
+    ("__import__('os')._exit(3)", "failed", "status 3"),
+    ("__import__('torch').empty(2**45)", "OOM", "memory"),
+    ("[].pop()", "failed", "IndexError: pop from empty list"),
+    ("__import__('os').kill(__import__('os').getpid(), 9)", "OOM", "status -9"),
+    ("__import__('time').sleep(600)", "time limit", "0.2 s"),
+]
+"""Code that goes wrong, with the kind and the message of the error. Starting a process from nothing again takes seconds."""
+
+
 @pytest.mark.parametrize(
-    ("code", "kind", "message"),
+    ("python", "code", "kind", "message"),
     [
-        ("__import__('torch').empty(2**45)", "OOM", "memory"),
-        ("[].pop()", "failed", "IndexError: pop from empty list"),
-        ("__import__('os')._exit(3)", "failed", "status 3"),
-        ("__import__('os').kill(__import__('os').getpid(), 9)", "OOM", "status -9"),
-        ("__import__('time').sleep(600)", "time limit", "0.2 s"),
+        pytest.param(environment, *wrong, marks=pytest.mark.exhaustive if environment and at else (), id=f"{start}-{wrong[0]}")
+        for start, environment in (("forked", None), ("from nothing", ENVIRONMENT))
+        for at, wrong in enumerate(WRONG)
     ],
+    indirect=["python"],
+    scope="module",
 )
 def test_what_goes_wrong_is_named_and_the_next_request_is_served(python, code, kind, message):
     assert python.ask("eval", "6 * 7") == 42

@@ -341,6 +341,7 @@ def test_table_of_the_fixture():
     assert Peers.report(partial).startswith("**Not complete")
 
 
+@pytest.mark.exhaustive
 @needs("linformer")
 def test_the_program_measures_and_prints(tmp_path, capsys):
     words = ["mechanisms=[linformer[projected_length=8]]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "rounds=2"]

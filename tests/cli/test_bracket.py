@@ -156,12 +156,14 @@ TUNE = ["tune", "experiment=profile3_encoder", "attention=none,linear", *SMALL]
 
 
 @pytest.mark.process
-def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds_as_the_rule_says(tmp_path):
-    status, _, errors = zoo(*TUNE, folder=tmp_path)
+@pytest.mark.parametrize("rows", ["linear", pytest.param("none,linear", marks=pytest.mark.exhaustive)])
+def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds_as_the_rule_says(rows, tmp_path):
+    words = ["tune", "experiment=profile3_encoder", f"attention={rows}", *SMALL]
+    status, _, errors = zoo(*words, folder=tmp_path)
     assert status == 0, errors
     records, damaged = Store(tmp_path / "runs").load()
     assert damaged == [] and {record.protocol for record in records} == {"3.0"}
-    for attention, seeds in (("none", {1, 2, 3, 4, 5}), ("linear", {1, 2, 3, 4, 5})):
+    for attention in rows.split(","):
         trials = [record for record in records if record.is_trial and record.spec.attention == attention]
         assert {record.spec.seed for record in trials} == {0, 1000}, "search seeds are never tested"
         assert {record.spec.budget.steps for record in trials} == {6, 24, 48}
@@ -169,18 +171,18 @@ def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds
         longer = [record for record in trials if record.spec.budget.steps == 24]
         assert all(part["step"] == 6 for record in longer for part in record.environment["resumed"]) and longer
         final = [record for record in records if not record.is_trial and record.spec.attention == attention]
-        assert {record.spec.seed for record in final} >= seeds and {record.spec.budget.steps for record in final} == {48}
+        assert {record.spec.seed for record in final} >= {1, 2, 3, 4, 5} and {record.spec.budget.steps for record in final} == {48}
         assert all(record.spec.task_options["data_seed"] == record.spec.seed for record in [*trials, *final])
     assert not list((tmp_path / "runs").glob(f".*{CHECKPOINT}")), "states that no trial went on from are removed"
     names = {path.name for path in (tmp_path / "runs").glob("*.json")}
-    status, _, errors = zoo(*TUNE, folder=tmp_path)
+    status, _, errors = zoo(*words, folder=tmp_path)
     assert status == 0 and names == {path.name for path in (tmp_path / "runs").glob("*.json")}, "nothing is trained again"
-    status, output, errors = zoo(*TUNE, "--plan", folder=tmp_path)
+    status, output, errors = zoo(*words, "--plan", folder=tmp_path)
     assert status == 0 and "All runs are recorded" in output, errors
     trial = next(record for record in Store(tmp_path / "runs").load()[0] if record.is_trial and record.spec.attention == "linear")
     for path in (tmp_path / "runs").glob(f"*-s{trial.spec.seed}-{trial.run_id}-*.json"):
         path.unlink()
-    status, output, errors = zoo(*TUNE, "--plan", folder=tmp_path)
+    status, output, errors = zoo(*words, "--plan", folder=tmp_path)
     assert status == 0 and "1 cell, at most" in output and "linear" in output, errors
 
 

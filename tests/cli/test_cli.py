@@ -213,6 +213,7 @@ def test_list_shows_claims_and_tasks(tmp_path):
         assert word in listed
 
 
+@pytest.mark.exhaustive
 def test_measure_prints_exponents_and_writes_them(tmp_path):
     words = ["attentions=[softmax:sdpa,linformer[projected_length=16]]", "lengths=[64,128]", "dim=16", "heads=2"]
     outcome = zoo("measure", *words, "rounds=2", "output=found.json", cwd=tmp_path)

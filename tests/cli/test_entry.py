@@ -279,7 +279,7 @@ def test_a_folder_as_attn_zoo_new_writes_it_is_a_plugin(plugin, capsys):
     sys.modules.pop("entry_plugin.attention")
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_workers_load_the_plugin(plugin, capsys):
     words = ["plugin=./entry_plugin.py", "attention=entry_mine", "seed=1,2", "launch=joblib", "workers=2", "threads=1"]
     assert main(["run", "-m", *words, *TINY]) == 0
@@ -289,7 +289,7 @@ def test_workers_load_the_plugin(plugin, capsys):
     assert "entry_mine" in capsys.readouterr().out
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_a_run_of_a_plugin_is_done_again_with_it_and_not_without(plugin, capsys, monkeypatch):
     assert main(["run", "plugin=./entry_plugin.py", "attention=entry_mine", *TINY]) == 0
     assert main(["records", "rerun", "--into", "again", "--plugin", "./entry_plugin.py"]) == 0

@@ -123,7 +123,7 @@ def test_a_sweep_of_an_experiment_names_settings_of_a_run():
         plan(["-m", "experiment=linformer_figure3_cpu", "sweeps=['attentin=none']"])
 
 
-@pytest.mark.process
+@pytest.mark.exhaustive
 def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
@@ -133,6 +133,7 @@ def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monk
         (tmp_path / f"texts/{at}.txt").write_text(text[8_000 * at : 8_000 * (at + 1)])
     small = ["task.files=folder", "task.path=texts", "task.tokens=bytes", "task.vocabulary=0", "budget.steps=2"]
     small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1"]
+    small += ["task.valid_tokens=2048", "task.test_tokens=2048"]
     command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
     assert main(command) == 0
     assert "34 runs, 0 of them recorded already" in capsys.readouterr().out

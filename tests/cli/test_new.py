@@ -70,6 +70,7 @@ def test_nothing_is_left_of_the_templates_and_python_is_in_order(written):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 def test_its_own_tests_pass(written):
     """Those of the maths and of the rule; that the checks hold as well is shown on the pages of ``docs``."""
     sources = [str(written / name / "src") for name in ("my_attention", "my_task")]

@@ -60,9 +60,9 @@ def recorded(folder: Path) -> dict[str, RunRecord]:
 @pytest.mark.parametrize(
     ("launcher", "ends"),
     [
-        ([], ["status", "killed", "leaves"]),
-        (["launch=joblib", "workers=2"], ["segfault", "interrupts"]),
-        pytest.param([], ["closes", "limits"], marks=pytest.mark.exhaustive),
+        ([], ["killed", "leaves"]),
+        pytest.param(["launch=joblib", "workers=2"], ["segfault", "interrupts"], marks=pytest.mark.exhaustive),
+        pytest.param([], ["status", "closes", "limits"], marks=pytest.mark.exhaustive),
     ],
     ids=["serial", "joblib", "files"],
 )

