@@ -14,6 +14,7 @@ from attn_zoo.bench.experiments import EXPERIMENTS
 from attn_zoo.cli.commands import parser
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.measure import compose
+from attn_zoo.cli.tune import read_request
 from attn_zoo.rows import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -96,12 +97,13 @@ def shown_commands() -> dict[str, str]:
     """Every shown command, without comment and pipe, and the name of the first page that shows it."""
     found: dict[str, str] = {}
     for page in PAGES:
-        for line in _lines(page.read_text(encoding="utf-8")):
+        for line in lines(page.read_text(encoding="utf-8")):
             found.setdefault(line, str(page.relative_to(ROOT)))
     return found
 
 
-def _lines(text: str) -> Iterator[str]:
+def lines(text: str) -> Iterator[str]:
+    """Yield the commands of a page's blocks, without comment and pipe."""
     for block in blocks(text):
         if block.language in ("bash", "text"):
             for line in block.content.replace("\\\n", " ").splitlines():
@@ -118,6 +120,8 @@ def wrong_command(line: str) -> str | None:
     try:
         if words[0] == "run":
             plan(words[1:])
+        elif words[0] == "tune":
+            read_request(words[1:])
         elif words[0] == "measure":
             name, given = compose(words[1:])
             EXPERIMENTS[name](**given)

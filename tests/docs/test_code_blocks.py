@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import page_blocks
 import pytest
 from page_blocks import OUTPUT, PARSED, RUN, blocks, front_matter
 from patience import HANG
-from shown_commands import DOCS, ROOT, WRITTEN
+from shown_commands import DOCS, ROOT, WRITTEN, lines, wrong_command
 
 FOLLOWED_BY = "followed-by"
 
@@ -32,8 +36,20 @@ def names(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-TRAINS = ("tutorials/lesson.md", "tutorials/my-attention.md")
-"""Pages whose code trains for half a minute; other tests have each of their commands in a small form."""
+LONG = {
+    "tutorials/lesson.md": "docs/test_commands_on_a_terminal.py",
+    "tutorials/my-attention.md": "docs/test_commands_on_a_terminal.py",
+    "how-to/many-runs.md": "sweeps/test_launchers.py",
+    "how-to/transplant.md": "transplant/test_transplant_command.py",
+    "how-to/tune.md": "sweeps/test_tuning.py",
+    "how-to/export.md": "test_export.py",
+    "how-to/transformers.md": "integrations/test_transformers.py",
+    "explanation/read-the-leaderboard.md": "leaderboard/test_leaderboard_command.py",
+    "explanation/fairness.md": "bench/test_counted.py",
+    "explanation/mechanism-layer-card.md": "test_contract.py",
+    "reference/rows.md": "integrations/test_hybrid_models.py",
+}
+"""Pages whose code takes long, and tests of what it does."""
 RUN_HERE = [page for page in WRITTEN if has_code(page) and FOLLOWED_BY not in front_matter(text_of(page))]
 RUN_ELSEWHERE = [page for page in WRITTEN if FOLLOWED_BY in front_matter(text_of(page))]
 
@@ -48,7 +64,7 @@ def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.exhaustive] * (names(page) in TRAINS)) for page in RUN_HERE], ids=names
+    "page", [pytest.param(page, marks=[pytest.mark.exhaustive] * (names(page) in LONG)) for page in RUN_HERE], ids=names
 )
 def test_its_code_runs(page, tmp_path):
     done = follow(page, tmp_path)
@@ -81,6 +97,41 @@ def test_a_page_that_another_test_follows_is_named_there(page):
     test = ROOT / front_matter(text_of(page))[FOLLOWED_BY]
     assert test.is_file(), f"{names(page)} is left to {test.relative_to(ROOT)}, which is not there"
     assert page.name in test.read_text(encoding="utf-8"), f"{test.relative_to(ROOT)} does not name {page.name}"
+
+
+def test_long_pages_and_the_tests_of_what_they_do_are_there():
+    assert set(LONG) <= {names(page) for page in RUN_HERE}
+    assert all((ROOT / "tests" / test).is_file() for test in LONG.values())
+
+
+ELSEWHERE = re.compile(r"plugin=|--plugin|launch=slurm")
+"""In commands that need a file of the page or a cluster."""
+
+
+def refusals(page: Path) -> Iterator[str]:
+    """Yield what cannot be right in a page's code: commands that attn-zoo rejects, and names that it does not have."""
+    for line in lines(text_of(page)):
+        if not ELSEWHERE.search(line) and (reason := wrong_command(line)):
+            yield f"{line}: {reason}"
+    for block in blocks(text_of(page)):
+        for node in ast.walk(ast.parse(block.content if block.language == "python" else "")):
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "attn_zoo":
+                module = import_module(str(node.module))
+                yield from (f"{node.module} has no {each.name}" for each in node.names if not hasattr(module, each.name))
+
+
+@pytest.mark.parametrize("page", LONG)
+def test_code_of_a_long_page_has_known_commands_and_names(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not list(refusals(DOCS / page))
+
+
+def test_an_unknown_command_or_name_is_refused(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```bash\nattn-zoo run attention=no_such\n```\n\n```python\nfrom attn_zoo import no_such\n```\n", encoding="utf-8"
+    )
+    assert len(list(refusals(page))) == 2
 
 
 def test_the_first_pages_have_code():
