@@ -15,6 +15,8 @@ from attn_zoo import MultiHeadAttention
 LENGTH, DIM = 24, 16
 ANY_LENGTH = ["softmax", "linear", "clustered"]
 FIXED_LENGTH = ["linformer", "performer", "longformer"]
+ENOUGH = ("softmax", "linformer", "linear")
+"""Mechanisms of both kinds that are exported before the exhaustive tier."""
 OPTIONS: dict[str, dict[str, Any]] = {"linformer": {"projected_length": 4}}
 
 
@@ -54,7 +56,12 @@ def assert_equal_at_real_tokens(got: Tensor, want: Tensor, valid: Tensor) -> Non
     torch.testing.assert_close(got[valid], want[valid], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("attention", [*ANY_LENGTH, *FIXED_LENGTH])
+def exported_before(names: list[str]) -> list[Any]:
+    """Parameters for mechanisms, those outside of ``ENOUGH`` in the exhaustive tier."""
+    return [pytest.param(name, marks=() if name in ENOUGH else pytest.mark.exhaustive) for name in names]
+
+
+@pytest.mark.parametrize("attention", exported_before([*ANY_LENGTH, *FIXED_LENGTH]))
 def test_a_saved_program_answers_as_the_layer(attention, tmp_path):
     module = layer(attention)
     program, others = exported(module, attention)
@@ -65,7 +72,7 @@ def test_a_saved_program_answers_as_the_layer(attention, tmp_path):
 
 
 @pytest.mark.skipif(missing("export") is not None, reason="onnx or onnxruntime is not installed (extra: export)")
-@pytest.mark.parametrize("attention", ["softmax", "linformer", "performer"])
+@pytest.mark.parametrize("attention", exported_before(["softmax", "linformer", "performer"]))
 def test_an_onnx_file_answers_as_the_layer(attention, tmp_path):
     import onnxruntime
 

@@ -60,7 +60,7 @@ def test_the_layer_imports_torch_numpy_and_jaxtyping_alone_within_a_fifth_of_a_s
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", [["list"], ["data", "list"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["list"], pytest.param(["data", "list"], marks=pytest.mark.exhaustive)], ids=" ".join)
 def test_looking_something_up_takes_less_than_a_second_without_compiler_and_metrics(words):
     modules = modules_of(COMMAND.format(words=words), 1.0, 1 / 3)
     assert not {"torch._dynamo", "sympy", "torchmetrics", "timm"} & modules

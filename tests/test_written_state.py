@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiers import covering
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -65,9 +66,9 @@ def test_checkpointing_changes_no_gradient_buffer_or_later_output(name, causal, 
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("where", ["in", "around", "in and around"])
-@pytest.mark.parametrize(("name", "causal", "options"), [WRITING[1], WRITING[-1]])
-def test_compiled_layers_write_their_state_as_others_do(name, causal, options, where):
+@pytest.mark.parametrize(("where", "case"), covering(["in and around", "around", "in"], [WRITING[1], WRITING[-1]]), ids=str)
+def test_compiled_layers_write_their_state_as_others_do(where, case):
+    name, causal, options = case
     want, layer = trained(build(name, causal, options), plainly), build(name, causal, options)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager") if "in" in where.split() else layer

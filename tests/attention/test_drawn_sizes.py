@@ -21,6 +21,9 @@ from attn_zoo.registry import attention_options
 
 CPU = torch.device("cpu")
 AGREEMENT = ATTENTION_CHECKS["implementation_agrees_with_eager"]
+ENOUGH = ("longformer", "bigbird", "gated_linear", "delta_rule")
+"""Mechanisms that are compared with ``eager`` before the exhaustive tier: with pairs of all heads or of each head, with gates and
+without. The others share their code; test_flex.py and test_fla.py compare every mechanism at fixed sizes."""
 
 
 def settings(implementation: str) -> list[Any]:
@@ -62,7 +65,14 @@ def require_eager_outputs(name: str) -> None:
 
 @pytest.mark.usefixtures("plain_flex")
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("name", [name for name in attentions() if "flex" in card(name).implementations])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ENOUGH else pytest.mark.exhaustive)
+        for name in attentions()
+        if "flex" in card(name).implementations
+    ],
+)
 def test_flex_gives_what_eager_gives(name):
     require_eager_outputs(name)
 
@@ -97,7 +107,14 @@ def test_a_mistake_of_flex_at_one_border_is_seen(monkeypatch):
         require_eager_outputs("local")
 
 
-@pytest.mark.parametrize(("name", "variant"), [each for each in settings("fla") if each.values[1] != "default"])
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        pytest.param(*each.values, id=each.id, marks=each.marks if each.values[0] in ENOUGH else pytest.mark.exhaustive)
+        for each in settings("fla")
+        if each.values[1] != "default"
+    ],
+)
 def test_fla_agrees_with_eager_beyond_the_defaults(name, variant, monkeypatch):
     pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
     fla_references.on_a_cpu(monkeypatch)

@@ -41,6 +41,9 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
     *(("ssd", {"normalise": normalise}, causal) for normalise in (False, True) for causal in (False, True)),
 ]
 NAMES = sorted({name for name, _, _ in CASES})
+ENOUGH = ("linear", "gated_linear", "delta_rule")
+"""Mechanisms that run the kit in bfloat16 before the exhaustive tier: without gates, with gates, and with the delta rule. Two other
+tests compare every mechanism with ``eager``, with padding, and look at the types that every kernel gets."""
 SINGLE = {"gated_linear", "performer", "gated_delta_rule", "kda", "retention", "ssd"}
 """Mechanisms whose reference computes in float32."""
 
@@ -79,8 +82,14 @@ def test_gives_what_eager_gives(case, scale, monkeypatch):
             assert gap <= allowed * max(1.0, largest), (what, gap, largest)
 
 
-@pytest.mark.parametrize("core", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "core"),
+    [
+        pytest.param(name, core, marks=() if core and name in ENOUGH else pytest.mark.exhaustive)
+        for name in NAMES
+        for core in (True, False)
+    ],
+)
 def test_holds_the_contract_in_its_own_type(name, core, monkeypatch):
     """Run the kit in bfloat16."""
     fla_references.on_a_cpu(monkeypatch)
@@ -206,6 +215,7 @@ def test_auto_takes_it_on_a_gpu_in_bfloat16_where_it_is_installed(name, monkeypa
     assert unavailable("fla", GPU) == "the package 'fla-core' (extra gpu) is not installed"
 
 
+@pytest.mark.exhaustive
 def test_the_kernels_that_are_called_are_there():
     """Run in a subprocess, because Triton decides at its first import whether it interprets."""
     program = """

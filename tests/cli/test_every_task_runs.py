@@ -17,6 +17,17 @@ REFUSES = {"linformer": "causal"}
 """What a mechanism cannot, as the reason of a refused record says."""
 
 
+LIKE = {
+    **dict.fromkeys(["pixels", "mnist", "fashion_mnist", "cifar100"], "cifar10"),
+    **dict.fromkeys(["sst2"], "imdb"),
+    **dict.fromkeys(["mrpc", "qnli", "qqp"], "retrieval"),
+    **dict.fromkeys(["copying", "induction", "selective"], "mqar"),
+    **dict.fromkeys(["fuzzy_recall", "memorise", "needle", "state_words"], "flip_flop"),
+    "mosaic": "digits",
+}
+"""Tasks that are read and scored as another is. They run in the exhaustive tier; tests/tasks/test_every_cell.py trains on each."""
+
+
 def tasks() -> list[str]:
     registry.load_plugins()
     return list(registry.task_names())
@@ -35,7 +46,7 @@ def lacks(name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", tasks())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in LIKE)) for name in tasks()])
 def test_a_task_runs_at_its_smallest_level(name, tmp_path, monkeypatch):
     if reason := lacks(name):
         pytest.skip(reason)

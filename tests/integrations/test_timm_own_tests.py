@@ -58,7 +58,7 @@ def test_forward_features_intermediates_and_the_graph_agree(attention, name):
 
 
 @pytest.mark.parametrize(("attention", "name"), PAIRS)
-@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=pytest.mark.exhaustive)])  # graphs are compared above
 def test_backward_reaches_every_parameter(attention, name, graph):
     model = vit(name, attention, num_classes=42).train()
     out = graph_of(model, images(2)) if graph else model(images(2))

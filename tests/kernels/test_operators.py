@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiers import covering
 from torch import Tensor
 from torch.library import opcheck
 
@@ -19,8 +20,7 @@ def draw(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32) 
 
 
 @INTERPRETED
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("whole_rows", [True, False])
+@pytest.mark.parametrize(("whole_rows", "dropout"), covering([True, False], [0.0, 0.5]))
 def test_attention_gradients_are_exact(whole_rows, dropout, device, monkeypatch):
     monkeypatch.setattr(table, "on_chip", lambda *problem: whole_rows)
     seed = torch.tensor(11, device=device)
@@ -38,7 +38,7 @@ def test_projection_gradients_are_exact(heads, padded, device):
     assert torch.autograd.gradcheck(lambda e, x: project_sequence(e, x, valid), (matrix, tokens))
 
 
-@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("seeded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_attention_operators_pass_opcheck(seeded, device, monkeypatch):
     monkeypatch.undo()  # outputs surrounded by NaN have a storage offset, which opcheck rejects
     query, key, value = (draw(2, 3, n, 16, device=device, dtype=torch.float16) for n in (20, 9, 9))

@@ -172,7 +172,10 @@ def without_clock(record: RunRecord) -> list[dict[str, float]]:
     return [{name: value for name, value in point.items() if name != "train_seconds"} for point in record.curve]
 
 
-@pytest.mark.parametrize(("attention", "options"), [("performer", {"redraw": 3}), ("reformer", {"redraw": 4})])
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [("performer", {"redraw": 3}), pytest.param("reformer", {"redraw": 4}, marks=pytest.mark.exhaustive)],
+)
 def test_a_run_cut_short_in_pretraining_and_after_it_comes_to_the_same_bits(attention, options, tmp_path):
     asked = spec(attention, dropout=0.1, options=options)
     whole = run(asked, Quiet())

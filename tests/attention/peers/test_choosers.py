@@ -206,7 +206,14 @@ CASES: dict[str, tuple[str, bool, dict[str, Any], Reference]] = {
 }
 PUBLIC = ("hca, transformers", "csa, transformers", "indexer, fla")
 """Cases whose reference is a package, which takes no padding."""
-SETTINGS = [(case, n, padded) for case in CASES for n in LENGTHS for padded in (False, True) if not (padded and case in PUBLIC)]
+SETTINGS = [
+    pytest.param(case, n, padded, marks=pytest.mark.exhaustive if case not in PUBLIC and padded == (n == min(LENGTHS)) else ())
+    for case in CASES
+    for n in LENGTHS
+    for padded in (False, True)
+    if not (padded and case in PUBLIC)
+]
+"""Padding of both kinds and lengths of both kinds are compared once before the exhaustive tier: references take seconds."""
 
 
 def padding(n: int) -> Tensor:
