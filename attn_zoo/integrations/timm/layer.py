@@ -50,7 +50,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         dim: width of the tokens, divisible by ``num_heads``.
         qkv_bias, proj_bias: if True, the input projections, or the output projection, have a bias.
         qk_norm: if True, ``norm_layer(head_dim)`` is applied to queries and keys that the mechanism reads, and to streams that are
-            initialised as queries or keys. Keys are then projected before they are compressed.
+            initialised as queries or keys, unless they have one number per head. Keys are then projected before they are
+            compressed.
         scale_norm: if True, ``norm_layer(dim)`` is applied before the output projection.
         attn_drop: dropout rate of attention weights, unless the option ``dropout`` is given.
         proj_drop: dropout rate of the output.
