@@ -150,6 +150,13 @@ def test_streams_start_as_copies_after_timm_has_drawn_its_weights(start):
     assert {stream.starts_as for stream in layer.streams} == {"query", "key", "value"}
 
 
+def test_a_norm_of_keys_leaves_numbers_per_head_alone():
+    """The sum over the channels of a head is zero after LayerNorm."""
+    layer = vit(bound("delta_rule"), qk_norm=True, norm_layer=nn.LayerNorm).blocks[0].attn
+    strength = layer._project_streams("keys", images(2, 17, 16))["strength"]
+    assert strength.shape == (2, 2, 17, 1) and strength.abs().min() > 1e-6
+
+
 @pytest.mark.parametrize("name", ["linformer", "performer", "longformer", "reformer"])
 def test_models_are_pickled_copied_saved_and_loaded(name, tmp_path):
     built = vit(bound(name)).eval()
