@@ -23,7 +23,7 @@ def call(inputs: list[Tensor], implementation: str, **options) -> Tensor:
 def draw_with_one_key(n: int) -> list[Tensor]:
     """Return keys that are all the same, values and strengths."""
     generator = torch.Generator().manual_seed(1)
-    key, value, strength = (torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for _ in range(3))
+    key, value, strength = (torch.randn(3, 2, n, width, dtype=torch.float64, generator=generator) for width in (8, 8, 1))
     return [key[:, :, :1].expand_as(key), value, strength]
 
 
@@ -51,6 +51,6 @@ def test_a_key_written_again_holds_its_last_value(implementation):
 def test_one_key_many_times_stays_exact_in_single_precision(implementation):
     """The hardest system to solve: every key of a chunk corrects every later one."""
     key, value, strength = (x.float() for x in draw_with_one_key(300))
-    inputs = [torch.randn_like(key), key, value, strength + 3]
+    inputs = [torch.randn_like(key), key, value, strength + 8]
     expected = call([x.double() for x in inputs], "definition")
     torch.testing.assert_close(call(inputs, implementation).double(), expected, rtol=0, atol=1e-5 * expected.abs().max().item())

@@ -88,7 +88,8 @@ def test_reused_keys_are_projected_once(name):
     saved = count_flops(built[0], batch) - count_flops(built[1], batch)
     layer = built[0].encoder.blocks[0].attention
     projections = 2 * 2 * 21 * 16 * 16 * len({"key", "value"} & set(layer.reads))
-    projections += sum(2 * 2 * min(21, s.first or 21) * 16 * 16 for s in layer.streams if s.of == "keys")
+    columns = {False: 16, True: SIZES["heads"]}  # a stream of one number per head
+    projections += sum(2 * 2 * min(21, s.first or 21) * 16 * columns[s.per_head] for s in layer.streams if s.of == "keys")
     if layer.order is Order.compress_first:  # the compression, and the projections of the compressed tokens
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             layer.remember(torch.zeros(2, 21, 16))
