@@ -360,6 +360,24 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
     assert least <= max(met) <= most
 
 
+def test_a_pause_at_one_size_leaves_no_other_size_out(monkeypatch):
+    """One comparison takes 12 s of at most 20 s for all; the others take almost none."""
+    now, met = 0.0, []
+
+    class Paused(Local):
+        def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+            nonlocal now
+            now += 12.0 if len(met) == 2 else 1e-6
+            met.append(key.shape[2])
+            return super().definition(query, key, value, key_valid)
+
+    Paused.card = replace(ORIGINALS["local"], build=Paused)
+    monkeypatch.setattr(agreement, "clock", lambda: now)
+    (case,) = (case for case in attention_checks(Paused.card) if case.id == "local[default]-eager-eager_agrees_with_the_definition")
+    report = run_cases("local", [case])
+    assert report.ok and "because the definition is slow" not in str(report) and max(met) > 200
+
+
 def test_what_a_check_left_out_is_reported_though_it_passed():
     report = run_cases("thing", [case("a", lambda: Partly("up to 9 positions")), case("b")])
     assert report.ok

@@ -3,6 +3,7 @@ Another check tests mechanisms that can compress tokens before projecting them."
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,16 +113,18 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
         raise NotApplicable("the class has no method `definition` to compare with")
     longest = subject.sizes.blocks if subject.variant == "default" else max(BORDERS)
     found = [*_geometries(subject), *subject.sized(longest=longest, shortest=2)]
-    limit, spent, pace, worst = SLOW / 6 if subject.brief else SLOW, 0.0, 0.0, 0.0
+    limit, spent, worst = SLOW / 6 if subject.brief else SLOW, 0.0, 0.0
+    pace = math.inf  # seconds per unit of work at the fastest size: a single size may have met a pause
     by_work = sorted(found, key=_work)
     for place, geometry in enumerate(by_work):
-        if spent + pace * _work(geometry) > limit:
+        if place and spent + pace * _work(geometry) > limit:
             reached = max(each.keys for each in by_work[:place])
             told = f"compared at {place} of {len(by_work)} sizes, up to {reached} positions, because the definition is slow"
             return Partly(f"{told}: it took {spent:.0f} s for these")
         begun = clock()
         worst = max(worst, _compare_with_definition(subject, geometry))
-        spent, pace = spent + clock() - begun, (clock() - begun) / _work(geometry)
+        took = clock() - begun
+        spent, pace = spent + took, min(pace, took / _work(geometry))
     return f"differ by at most {worst:.1e} of the largest number"
 
 
