@@ -8,7 +8,8 @@ from axes_tables import SIGNIFICANT, asked, order_of, rank_correlation
 from committed import titled
 
 from attn_zoo.leaderboard import Table
-from attn_zoo.leaderboard.compare import BASELINE, is_above_control
+from attn_zoo.leaderboard.compare import BASELINE, is_above_control, standing
+from attn_zoo.leaderboard.metrics import score
 from attn_zoo.leaderboard.statistics import holm
 from attn_zoo.terminal import table as printed
 
@@ -25,6 +26,10 @@ def language(made: Sequence[Table], profile: Sequence[Table]) -> str:
 def _correlations(text: Table, profile: Sequence[Table]) -> str:
     causal = bool(text.task.get("causal"))
     order, found = order_of(text), list[tuple[str, int, float, float]]()
+    rows = sorted((row for row in text.rows if row.test is not None), key=lambda row: (row.control, standing(row, text.sign)))
+    scored = [(row.name, score(row, text), str(len(row.seeds))) for row in rows]
+    lower = "" if text.higher_is_better else " (lower is better)"
+    scores = printed(("mechanism", f"{text.task['metric']}{lower}", "seeds"), scored, "github", left=(0,))
     for table in profile:
         common, _, rho, p = rank_correlation(order_of(table), order)
         if bool(table.task.get("causal")) == causal and len(common) >= FEWEST:
@@ -35,7 +40,8 @@ def _correlations(text: Table, profile: Sequence[Table]) -> str:
     above = softmax is not None and is_above_control(softmax)
     said = f"On {titled(text)}, softmax is {'' if above else 'not '}better than the best control."
     if not found:
-        return "\n\n".join([f"**{said} Too few mechanisms are recorded for a correlation with the tasks of the profile.**", *left])
+        few = f"**{said} Too few mechanisms are recorded for a correlation with the tasks of the profile.**"
+        return "\n\n".join([few, scores, *left])
     corrected = holm([p for *_, p in found])
     lines = [
         (name, str(count), f"{rho:.2f}", f"{p:.2g}" if p >= 0.001 else "< 0.001")
@@ -45,6 +51,5 @@ def _correlations(text: Table, profile: Sequence[Table]) -> str:
     said += (
         f" The order of mechanisms on text is significantly correlated with that on {agree} of {len(found)} tasks of the profile."
     )
-    ranked = f"The order on text, the best first: {', '.join(f'`{name}`' for name in order)}."
     head = ("task of the profile", "mechanisms", "Spearman's ρ", "p (Holm)")
-    return "\n\n".join([f"**{said}**", ranked, printed(head, lines, "github", left=(0,)), *left])
+    return "\n\n".join([f"**{said}**", scores, printed(head, lines, "github", left=(0,)), *left])
