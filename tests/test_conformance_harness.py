@@ -362,7 +362,7 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
 
 def test_a_pause_at_one_size_leaves_no_other_size_out(monkeypatch):
     """One comparison takes 12 s of at most 20 s for all; the others take almost none."""
-    now, met = 0.0, []
+    now, met = 0.0, list[int]()
 
     class Paused(Local):
         def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
