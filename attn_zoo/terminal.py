@@ -169,9 +169,10 @@ def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
 def _parts(kept: Sequence[int], flush: Collection[int], least: Mapping[int, int], width: int) -> list[Sequence[int]]:
     """Return the columns of each part into which a table is divided, so that each column has its least width. Without numbers,
     there is one part."""
-    if not flush:
+    numbers = [place for place, at in enumerate(kept) if at in flush]
+    if not numbers:
         return [kept]
-    first = kept[: max(1, next(place for place, at in enumerate(kept) if at in flush))]
+    first = kept[: max(1, numbers[0])]
     parts = [first]
     for at in kept[len(first) :]:
         if parts[-1] != first and _total([*parts[-1], at], least) > width:

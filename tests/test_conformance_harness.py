@@ -338,14 +338,17 @@ def test_the_allowance_from_inputs_nearby_admits_the_spread_of_eager_and_no_roug
     assert error(request, request.changed(lambda _, tensor: tensor.half().float())) > 10 * worst
 
 
-@pytest.mark.parametrize(("seconds", "compared"), [(1e-7, "all"), (1e-4, "most"), (1e-2, "few"), (3.0, "one")])
-def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkeypatch):
-    now, met = 0.0, []
+def compare_with_slow_definition(
+    taken: Callable[[int, int], float], monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, list[int], float]:
+    """Compare local attention with a definition that takes ``taken(place, work)`` seconds. Return the report, the lengths that were
+    compared, and the seconds of all."""
+    now, met = 0.0, list[int]()
 
     class Slow(Local):
         def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
             nonlocal now
-            now += seconds * query.shape[1] * query.shape[2] * key.shape[2]
+            now += taken(len(met), query.shape[1] * query.shape[2] * key.shape[2])
             met.append(key.shape[2])
             return super().definition(query, key, value, key_valid)
 
@@ -353,29 +356,25 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
     monkeypatch.setattr(agreement, "clock", lambda: now)
     (case,) = (case for case in attention_checks(Slow.card) if case.id == "local[default]-eager-eager_agrees_with_the_definition")
     report = run_cases("local", [case])
-    assert report.ok and now < 2 * SLOW
-    partly = [line for line in str(report).splitlines() if "because the definition is slow" in line]
-    assert len(partly) == (compared != "all")
+    assert report.ok
+    return str(report), met, now
+
+
+PARTLY = "because the definition is slow"
+
+
+@pytest.mark.parametrize(("seconds", "compared"), [(1e-7, "all"), (1e-4, "most"), (1e-2, "few"), (3.0, "one")])
+def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkeypatch):
+    report, met, spent = compare_with_slow_definition(lambda place, work: seconds * work, monkeypatch)
+    assert spent < 2 * SLOW and report.count(PARTLY) == (compared != "all")
     least, most = {"all": (291, 319), "most": (100, 330), "few": (7, 33), "one": (1, 1)}[compared]
     assert least <= max(met) <= most
 
 
 def test_a_pause_at_one_size_leaves_no_other_size_out(monkeypatch):
     """One comparison takes 12 s of at most 20 s for all; the others take almost none."""
-    now, met = 0.0, list[int]()
-
-    class Paused(Local):
-        def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-            nonlocal now
-            now += 12.0 if len(met) == 2 else 1e-6
-            met.append(key.shape[2])
-            return super().definition(query, key, value, key_valid)
-
-    Paused.card = replace(ORIGINALS["local"], build=Paused)
-    monkeypatch.setattr(agreement, "clock", lambda: now)
-    (case,) = (case for case in attention_checks(Paused.card) if case.id == "local[default]-eager-eager_agrees_with_the_definition")
-    report = run_cases("local", [case])
-    assert report.ok and "because the definition is slow" not in str(report) and max(met) > 200
+    report, met, _ = compare_with_slow_definition(lambda place, work: 12.0 if place == 2 else 1e-6, monkeypatch)
+    assert PARTLY not in report and max(met) > 200
 
 
 def test_what_a_check_left_out_is_reported_though_it_passed():

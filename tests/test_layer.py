@@ -208,45 +208,6 @@ def test_weights_of_another_length_are_refused_with_the_remedy():
     layer.load_state_dict(short.state_dict())
 
 
-def test_streams_start_as_copies_and_restart():
-    names = [n for n in attentions() if build(n).streams]
-    assert names, "some mechanism asks for streams, or this test proves nothing"
-    for name in names:
-        layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH)
-        for stream in layer.streams:
-            weight, bias = layer._parameters_of(stream.starts_as)
-            linear = layer.stream_projections.get_submodule(stream.name)
-            assert isinstance(linear, torch.nn.Linear)
-            assert torch.equal(linear.weight, weight)
-            assert bias is not None
-            assert torch.equal(linear.bias, bias)
-            with torch.no_grad():
-                linear.weight.zero_()
-        layer.start_streams()
-        assert all(weight.abs().sum() > 0 for name, weight in layer.stream_projections.named_parameters() if "weight" in name)
-
-
-def test_a_stream_of_one_number_per_head_is_the_sum_over_its_channels_whatever_its_projection():
-    """A projection that is a plain linear map is summed before the product. One that was replaced is summed after it."""
-    names = [name for name in attentions() if any(stream.per_head for stream in build(name).streams)]
-    assert {"delta_rule", "gated_delta_rule", "ssd"} <= set(names)
-    x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for name in names:
-        layer = build(name).double()
-        with torch.no_grad():
-            for parameter in layer.stream_projections.parameters():
-                parameter.add_(torch.randn_like(parameter))
-        wrapped = copy.deepcopy(layer)
-        for key, linear in wrapped.stream_projections.items():
-            wrapped.stream_projections[key] = torch.nn.Sequential(linear)
-        outputs = [each(x) for each in (layer, wrapped)]
-        torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-10)
-        grads = [
-            torch.autograd.grad(out.sum(), list(each.parameters())) for out, each in zip(outputs, (layer, wrapped), strict=True)
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.kernels
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("options", [{}, {"sharing": "key_value"}, {"projection": "mean"}, {"sharing": "none"}])

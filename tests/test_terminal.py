@@ -110,3 +110,8 @@ def test_a_table_with_numbers_breaks_no_word_and_is_divided_only_if_it_must_be()
     for divided in (fit([row], head, right=head[1:], width=30), fit([row], head, right=head[1:], whole=head[1:], width=50)):
         parts = divided.split("\n\n")
         assert widest(divided) <= 50 and len(parts) > 1 and all("negative_eigenvalues  " in part for part in parts)
+
+
+def test_a_table_whose_numbers_were_all_left_out_is_one_part():
+    text = fit([["word " * 12, "1,234.5"]], ["text", "figure"], right=["figure"], optional=["figure"], width=20)
+    assert "left out: figure" in text and "word" in text and "1,234.5" not in text

@@ -38,8 +38,8 @@ class ApproximationError:
     parameters: int
     """Number of trainable parameters of one layer. They have their initial values."""
     streams: Mapping[str, str]
-    """Additional inputs (streams) by name, each with the input that it copies in a newly built layer: ``query``, ``key`` or
-    ``value``."""
+    """Additional inputs (streams) by name, each with the input from which a newly built layer computes it: ``query``, ``key``
+    or ``value``."""
     reads: tuple[str, ...]
     """Inputs that the mechanism uses: some of ``query``, ``key`` and ``value``."""
     tied: float | None

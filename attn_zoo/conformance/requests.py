@@ -119,7 +119,7 @@ def draw(
     Args:
         queries, keys: numbers of queries and keys; those of the module's geometry by default.
         unread: if True, also draw the inputs that the card does not list as read. By default they are None.
-        tied: if True, each stream equals the queries, keys or values, as in a newly built layer. By default it is drawn.
+        tied: if True, each stream is computed from the queries, keys or values, as in a newly built layer. By default it is drawn.
     """
     card, geometry = module.card, module.geometry
     lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}

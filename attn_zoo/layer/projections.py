@@ -124,10 +124,8 @@ class Projections(nn.Module):
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
         """Project tokens to the streams of queries or keys. ``start`` tokens were read in earlier steps."""
-        firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         linears, head_dim = self.stream_projections, self.mechanism.geometry.head_dim
-        of_name = {stream.name: stream for stream in self.streams}
-        return {name: project_stream(of_name[name], linears[name], tokens[:, :first], head_dim) for name, first in firsts.items()}
+        return {s.name: project_stream(s, linears[s.name], tokens, head_dim, start) for s in self.streams if s.of == of}
 
     def _kept(self, source: Tensor) -> tuple[Tensor | None, Tensor, dict[str, Tensor]]:
         """Return keys, values and streams of keys, each with as many heads as it is projected to."""
@@ -175,9 +173,11 @@ class Projections(nn.Module):
 
 
 def project_stream(
-    stream: Stream, linear: nn.Module, tokens: Float[Tensor, "batch length width"], head_dim: int
-) -> Float[Tensor, "batch _ length _"]:
-    """Project tokens to a stream, with ``linear`` from tokens to all channels of all heads."""
+    stream: Stream, linear: nn.Module, tokens: Float[Tensor, "batch length width"], head_dim: int, start: int = 0
+) -> Float[Tensor, "batch _ _ _"]:
+    """Project tokens to a stream, with ``linear`` from tokens to all channels of all heads. ``start`` tokens were read in earlier
+    steps."""
+    tokens = tokens if stream.first is None else tokens[:, : max(0, stream.first - start)]
     if not stream.per_head or type(linear) is not nn.Linear:  # weights that are parametrised or quantised cannot be summed
         return stream.of_channels(linear(tokens).unflatten(-1, (-1, head_dim)).transpose(1, 2))
     # One number per head: the weights are summed over the channels first, so that the product has one column per head.

@@ -329,14 +329,11 @@ def test_softmax_is_named_with_its_cost_and_the_line_of_python():
 
 
 def test_a_next_step_runs_a_mechanism_with_the_options_that_its_scores_are_from():
-    """On one task, the recorded value of an option is the default of the card; on the other, it is not."""
-    unsure = (0.99, 0.85, 0.80)
-    changed = scored("delta_rule", unsure, spec_options={"negative_eigenvalues": True, "normalise": True})
-    plain = scored("delta_rule", unsure, "copying", spec_options={"normalise": True})
-    rows = "attention=softmax,uniform,delta_rule[negative_eigenvalues=true]"
-    assert f"{rows} task=mqar" in str(evidence_command(asked([*records(), *changed], "delta_rule")))
-    both = [*records(), *records("copying"), *changed, *plain]
-    assert rows.replace("uniform,", "uniform,delta_rule,") + " task=" in str(evidence_command(asked(both, "delta_rule")))
+    unsure, options = (0.99, 0.85, 0.80), {"negative_eigenvalues": True, "normalise": True}
+    changed = scored("delta_rule", unsure, spec_options=options)
+    assert ",delta_rule[negative_eigenvalues=true] task=mqar" in str(evidence_command(asked([*records(), *changed], "delta_rule")))
+    both = [*records(), *records("copying", delta_rule=unsure), *changed]
+    assert ",delta_rule,delta_rule[negative_eigenvalues=true] task=" in str(evidence_command(asked(both, "delta_rule")))
 
 
 def test_a_next_step_says_why_and_keeps_the_options_that_fit_the_task():

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Stream, UnsupportedError
+from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.integrations.transformers.description import NAME
 from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
 from attn_zoo.layer.projections import project_stream
@@ -114,13 +114,8 @@ class Attached(nn.Module):
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         of = {"queries": tokens, "keys": source}
-
-        def until(stream: Stream) -> int | None:
-            return None if stream.first is None else max(stream.first - start, 0)
-
-        return {
-            s.name: project_stream(s, self.stream_projections[s.name], of[s.of][:, : until(s)], self.head_dim) for s in self.streams
-        }
+        linears, head_dim = self.stream_projections, self.head_dim
+        return {s.name: project_stream(s, linears[s.name], of[s.of], head_dim, start) for s in self.streams}
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:

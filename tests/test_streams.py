@@ -1,0 +1,49 @@
+"""Streams, the further projections that a layer computes for its mechanism: their start, and those of one number per head."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from attn_zoo import MultiHeadAttention, attentions
+
+LENGTH, DIM, HEADS = 40, 16, 4
+
+
+def layers() -> dict[str, Any]:
+    """Layers of all mechanisms with streams, by name."""
+    torch.manual_seed(0)
+    built = {name: MultiHeadAttention(DIM, HEADS, name, length=LENGTH).double() for name in attentions()}
+    return {name: layer for name, layer in built.items() if layer.streams}
+
+
+def test_streams_start_as_copies_and_restart():
+    for layer in layers().values():
+        for stream in layer.streams:
+            weight, bias = layer._parameters_of(stream.starts_as)
+            linear = layer.stream_projections.get_submodule(stream.name)
+            assert torch.equal(linear.weight, weight) and torch.equal(linear.bias, bias)
+            with torch.no_grad():
+                linear.weight.zero_()
+        layer.start_streams()
+        assert all(weight.abs().sum() > 0 for name, weight in layer.stream_projections.named_parameters() if "weight" in name)
+
+
+def test_a_stream_of_one_number_per_head_is_the_sum_over_its_channels_whatever_its_projection():
+    """A projection that is a plain linear map is summed before the product. One that was replaced is summed after it."""
+    found = {name: layer for name, layer in layers().items() if any(stream.per_head for stream in layer.streams)}
+    assert {"delta_rule", "gated_delta_rule", "ssd"} <= set(found)
+    x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for layer in found.values():
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        wrapped = copy.deepcopy(layer)
+        for key, linear in wrapped.stream_projections.items():
+            wrapped.stream_projections[key] = torch.nn.Sequential(linear)
+        first, second = layer(x), wrapped(x)
+        torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-10)
+        grads = [torch.autograd.grad(out.sum(), list(of.parameters())) for out, of in ((first, layer), (second, wrapped))]
+        torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
