@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from committed import ROOT, titled
 from omegaconf import OmegaConf
-from scipy.stats import spearmanr
+from scipy.stats import permutation_test, rankdata, spearmanr
 
 from attn_zoo.bench.tables import binary
 from attn_zoo.leaderboard import Row, Table
@@ -120,25 +121,31 @@ def _rate(row: Row) -> float:
 
 
 def capacity_finding(found: Sequence[Recall]) -> str:
-    """Return in a few sentences how recall depends on the state, and which row recalls most with less state than softmax."""
-    exact = {cell.width: cell for cell in found if cell.row.attention == BASELINE}
-    rivals = [c for c in found if not c.row.control and c.width in exact and c.state < exact[c.width].state]
-    if len({cell.pairs for cell in rivals}) < 2 or len({cell.state for cell in rivals}) < 2:
-        return "Not decided: too few rows with a state smaller than softmax's are recorded."
-    rho, p = spearmanr([cell.state for cell in rivals], [cell.pairs for cell in rivals])
-    said = (
-        "a larger state does not go with more recalled pairs"
-        if rho <= 0 or p > SIGNIFICANT
-        else "a larger state goes with more recalled pairs"
-    )
+    """Return in a few sentences which rows recall most with less state than softmax, and how recall depends on the state. Rows that
+    do not recall the fewest pairs have not learned the task, so they tell nothing about the state and do not count."""
+    able = [cell for cell in found if not cell.row.control and cell.pairs]
+    exact = {cell.width: cell for cell in able if cell.row.attention == BASELINE}
+    rivals = [cell for cell in able if cell.width in exact and cell.state < exact[cell.width].state]
+    if not rivals:
+        return f"Not decided: no row with a state smaller than softmax's recalls {PAIRS[0]} pairs."
     width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
-    best = max((cell for cell in rivals if cell.width == width), key=lambda cell: (cell.pairs, -cell.state))
-    seeds = sorted({len(cell.row.seeds) for cell in found})
-    counted = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    most = max(cell.pairs for cell in rivals if cell.width == width)
+    best = sorted((cell for cell in rivals if cell.width == width and cell.pairs == most), key=lambda cell: cell.state)
+    names = " and ".join(f"`{cell.name}` with {binary(cell.state)}" for cell in best)
+    said = (
+        f"At width {width}, softmax recalls {in_pairs(exact[width].pairs)} pairs with a state of {binary(exact[width].state)}. Of "
+        f"the rows with a smaller state that recall at least {PAIRS[0]} pairs, {names} recall{'s' * (len(best) == 1)} the most: "
+        f"{in_pairs(most)} pairs"
+    )
+    seeds = sorted({len(cell.row.seeds) for cell in able})
+    said += f" ({seeds[0]} seed{'s' * (seeds[0] > 1)} each)." if len(seeds) == 1 else f" ({seeds[0]} to {seeds[-1]} seeds)."
+    if len({cell.pairs for cell in rivals}) < 2 or len({cell.state for cell in rivals}) < 2:
+        return said
+    rho, p = spearman([cell.state for cell in rivals], [cell.pairs for cell in rivals])
+    goes = "goes" if rho > 0 and p <= SIGNIFICANT else "does not go"
     return (
-        f"Among {len(rivals)} cells ({counted} each) whose state is smaller than softmax's, {said} (Spearman's ρ = {rho:.2f}, "
-        f"p = {p:.2g}). At width {width}, `{best.name}` recalls the most pairs of these cells: {in_pairs(best.pairs)} pairs with a "
-        f"state of {binary(best.state)}. Softmax recalls {in_pairs(exact[width].pairs)} with {binary(exact[width].state)}."
+        f"{said} Among these {len(rivals)} rows, a larger state {goes} with more recalled pairs (Spearman's ρ = {rho:.2f}, "
+        f"p = {p:.2g})."
     )
 
 
@@ -148,7 +155,10 @@ def by_length(made: Sequence[Table]) -> dict[int, dict[str, tuple[Row, Table]]]:
     for table in made:
         for row in table.rows:
             if row.test is not None:
-                found.setdefault(table.task_options["length"], {})[row.attention] = row, table
+                rows = found.setdefault(table.task_options["length"], {})
+                if row.attention in rows:
+                    raise ValueError(f"{table.task_options['length']:,} tokens must have one row of {row.attention}; got two")
+                rows[row.attention] = row, table
     return found
 
 
@@ -256,8 +266,24 @@ def rank_correlation(one: Sequence[str], other: Sequence[str]) -> tuple[list[str
     common, there = [name for name in one if name in other], [name for name in other if name in one]
     if len(common) < 2:
         return common, there, math.nan, math.nan
-    rho, p = spearmanr(range(len(common)), [there.index(name) for name in common])
-    return common, there, float(rho), float(p)
+    return common, there, *spearman(range(len(common)), [there.index(name) for name in common])
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Return Spearman's ρ with its two-sided p value, which is exact for at most nine pairs: SciPy's t approximation gives p = 0
+    for three pairs in the same order."""
+    found = spearmanr(one, other)
+    if len(one) > 9:
+        return float(found.statistic), float(found.pvalue)
+    ranks, others = (rankdata(values) - (len(one) + 1) / 2 for values in (one, other))
+    exact = permutation_test(
+        (ranks,),
+        lambda shuffled, axis: (shuffled * others).sum(axis),
+        vectorized=True,
+        permutation_type="pairings",
+        n_resamples=np.inf,
+    )
+    return float(found.statistic), float(exact.pvalue)
 
 
 def size_finding(lines: Sequence[Sequence[str]]) -> str:

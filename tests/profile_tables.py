@@ -183,7 +183,7 @@ def trust() -> str:
     tested = sorted(table.data["test"]["examples"] for table in tables)
     failed, runs = sum(len(row.failures) for row in rows), sum(row.attempts for row in rows)
     facts = {
-        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. No network was trained on longer inputs.",
+        "Lengths": f"The inputs have {lengths[0]} to {lengths[-1]} tokens. No network of the profile was trained on longer inputs.",
         "Width": f"The networks have {depth} layers of width {dim}, with {heads} heads of width {dim // heads}.",
         "Seeds": f"Mechanisms were trained with {seeds[0]} to {seeds[-1]} seeds per task. A verdict needs {SEEDS_NEEDED} or more.",
         "Failures": f"{failed or 'None'} of the {runs:,} runs failed.",

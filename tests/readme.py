@@ -177,8 +177,8 @@ def tables() -> dict[str, str]:
         "learned": learned(),
         "repeated": repeated(),
         "searched": searched(),
-        "separation": separation("profile"),
-        "left": separation("profile_left"),
+        "separation": separation(profile_records()),
+        "left": separation(records_in("profile_left")),
         "heirs_compression": heirs_compression(),
         "heirs_cost": heirs_cost(),
         "heirs_profile": heirs_profile(),
@@ -232,9 +232,11 @@ def pictures() -> dict[Path, str]:
     return drawn
 
 
-def separation(folder: str) -> str:
-    """Which tasks of a folder of ``results`` separate mechanisms."""
-    return printed("leaderboard", "--records", str(ROOT / "results" / folder), "--separation", "--format", "github")
+def separation(records: Sequence[RunRecord]) -> str:
+    """Which tasks of records separate mechanisms."""
+    with TemporaryDirectory() as folder:
+        pack(records, Path(folder) / NAME)
+        return printed("leaderboard", "--records", folder, "--separation", "--format", "github")
 
 
 def two_arms() -> str:

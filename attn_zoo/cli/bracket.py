@@ -96,7 +96,7 @@ def ranking(results: Results, cap: int) -> list[float]:
     - a rate with a failed trial comes after all others;
     - a rate that reached the task's target score comes before one that did not;
     - a rate whose score reached 90 % of the best possible score (the ceiling) in fewer steps comes first. If the numbers of steps
-      differ by at most the steps between two validations, the lower rate comes first;
+      differ by at most a 48th of ``cap`` (the steps between two validations), the lower rate comes first;
     - of rates that never reached 90 %, the one that ran for more steps comes first;
     - a rate with a higher score comes first.
 

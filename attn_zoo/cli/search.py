@@ -297,7 +297,7 @@ def _choices(key: str, text: str) -> list[Any]:
     values = word.values()
     if isinstance(sweep := word.value, RangeSweep):
         assert sweep.start is not None and sweep.stop is not None
-        steps = int((sweep.stop - sweep.start) // sweep.step)
+        steps = math.floor((sweep.stop - sweep.start) / sweep.step + 1e-9)  # (0.3 - 0.1) / 0.1 is 1.9999999999999998
         return [sweep.start + at * sweep.step for at in range(steps + 1)]
     return values
 

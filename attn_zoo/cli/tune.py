@@ -17,9 +17,11 @@ from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bra
 from attn_zoo.cli.seeds import MANY, seeds_wanted
 from attn_zoo.cli.words import Word, read_run_words
 from attn_zoo.leaderboard import render, tables
+from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
+from attn_zoo.registry import task_card
 from attn_zoo.rows import RowName, read_rows, row_of, split
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.denormals import flushed_denormals
@@ -222,7 +224,7 @@ def _wanted(best: Plan) -> int:
     same = [record for record in final if _table_of(record.spec) == _table_of(job.spec) and record.attention_card.get("control")]
     control = max((record.scores["valid"] for record in same if record.status == "done"), default=None)
     main = attention_facts(row_of(job.spec))["control"] or job.spec.attention in best.settings.tuning.main
-    return seeds_wanted(scores, main=main, control=control)
+    return seeds_wanted(scores, main=main, control=control, share=task_card(job.spec.task).metric in SHARES)
 
 
 def _table_of(spec: RunSpec) -> Any:

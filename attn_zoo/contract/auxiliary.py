@@ -25,8 +25,8 @@ def auxiliary_loss(model: nn.Module) -> Tensor | float:
     """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and remove them.
     Return 0 if no mechanism has a loss.
 
-    A training loop adds this sum to its loss. An auxiliary loss gives a gradient only to parameters that no other loss trains, so
-    its scale does not matter to Adam.
+    A training loop adds this sum to its loss. An auxiliary loss gives a gradient only to parameters that no other loss trains. Its
+    scale does not matter to Adam, unless gradients are clipped by the norm of all of them.
     """
     total: Tensor | float = 0.0
     for module in model.modules():

@@ -14,7 +14,16 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.gate import METHOD, Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.metrics import SHARES, style
-from attn_zoo.leaderboard.rank import SETTING, key_of, measured_as, newest, tables, without_trials
+from attn_zoo.leaderboard.rank import (
+    SETTING,
+    draws_by_seed,
+    key_of,
+    measured_as,
+    newest,
+    shared_task_options,
+    tables,
+    without_trials,
+)
 from attn_zoo.leaderboard.statistics import Estimate, Run, estimate
 from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
@@ -101,7 +110,7 @@ def difference(
     told = _Names(pl.concat(runs, how="diagonal"))
     partners = _partners(before, after)
     both = [key for key in before if key in after]
-    steady = [key for key in both if not _changed(before[key].first, after[key].first)]
+    steady = [key for key in both if not _changed(before[key], after[key])]
     verdicts = dict(zip(steady, judged([_pair(before[key], after[key], tolerance) for key in steady]), strict=True))
     rows = []
     for key in [*before, *(k for k in after if k not in before and k not in partners.values())]:
@@ -136,7 +145,7 @@ def _findings(
     if now is None:
         yield Finding("missing", row, "only in A")
         return
-    if changes := _changed(then.first, now.first):
+    if changes := _changed(then, now):
         yield Finding("changed", row, f"not compared, because {'; '.join(changes)}")
         return
     for seed, run in then.by_seed.items():
@@ -178,8 +187,13 @@ def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[s
     return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
 
 
-def _changed(then: Run, now: Run) -> list[str]:
-    """Return why two rows cannot be compared: differences of spec, protocol, task version, metric or data."""
+def _changed(rows_then: _Runs, rows_now: _Runs) -> list[str]:
+    """Return why two rows cannot be compared: differences of spec, protocol, task version, metric or data.
+
+    If each seed draws its own data, the data are compared at a shared seed only.
+    """
+    shared = [(run, rows_now.by_seed[seed]) for seed, run in rows_then.by_seed.items() if seed in rows_now.by_seed]
+    then, now = min(shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(rows_then.first, rows_now.first))
     a, b = _flat(_spec(then)), _flat(_spec(now))
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
     for name, was, became in (
@@ -188,7 +202,7 @@ def _changed(then: Run, now: Run) -> list[str]:
         ("metric", then["task_card"]["metric"], now["task_card"]["metric"]),
     ):
         told += [f"{name} {was} became {became}"] if was != became else []
-    for split in then["data"].keys() & now["data"].keys():
+    for split in then["data"].keys() & now["data"].keys() if shared or not draws_by_seed(then) else ():
         was, became = then["data"][split].get("digest"), now["data"][split].get("digest")
         told += [f"digest of {split} {str(was)[:8]} became {str(became)[:8]}"] if was != became else []
     return told
@@ -224,7 +238,7 @@ class _Names:
 
     def _setting(self, run: Run) -> dict[str, Any]:
         shared = {
-            "task": run["task_options"],
+            "task": shared_task_options(run),
             "model": asdict(ModelSpec()) | run["model"],
             "budget": asdict(Budget()) | run["budget"],
         }
@@ -232,8 +246,9 @@ class _Names:
 
 
 def _spec(run: Run) -> dict[str, Any]:
-    """Return the settings of a run, without its seed."""
-    return {{"requested": "implementation"}.get(name, name): run[name] for name in SETTING}
+    """Return the settings of a run, without its seed, and without the seed of its data if each seed draws its own."""
+    settings = {{"requested": "implementation"}.get(name, name): run[name] for name in SETTING}
+    return settings | {"task_options": shared_task_options(run)}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -125,12 +125,12 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
 def _least(found: Estimate, grain: float, tests: int) -> float:
     """Return the smallest loss for which the strictest step of Holm's correction would have called this row worse.
 
-    The spread is assumed to be at least that which rounding to ``grain`` causes in the difference of two scores, as in
+    The variance is that of the differences plus the variance that rounding two scores to ``grain`` causes, as in
     ``paired_p_value``.
     """
     assert found.half_width is not None, "only several seeds have an interval"
     error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
-    return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
+    return math.hypot(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
 
 
 def cost_changes(a: Mapping[int, Run], b: Mapping[int, Run], tolerance: float) -> tuple[Change, ...]:

@@ -70,6 +70,12 @@ class Column:
         """Direction of the task: ``causal`` or ``bidirectional``."""
         return _DIRECTIONS[bool(self.table.task.get("causal"))]
 
+    @property
+    def named(self) -> str:
+        """Title with the direction."""
+        told = f" ({self.direction})"
+        return self.title.removesuffix(told) + told
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -297,10 +303,9 @@ def beside(cell: Cell, table: Table) -> str:
         return f"{steps:.0f}" if steps < 1000 else f"{steps / 1000:.1f}k"
     if row.test.half_width is None:
         return ""
-    half = (row.test.high - row.test.low) / 2  # the interval ends where the metric does
     if is_significant(table.task["metric"]):
-        return f"±{half:.1g}"
-    shown = 100 * half if is_share(table) else half
+        return f"±{row.test.half_width:.1g}"
+    shown = 100 * row.test.half_width if is_share(table) else row.test.half_width
     return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
 
 
@@ -381,7 +386,7 @@ def _protocols(found: HeatMap) -> str:
     """Return a sentence that says by which protocol each task was run."""
     (usual, _), *others = Counter(column.table.protocol for column in found.columns).most_common()
     told = [
-        f"{', '.join(f'{c.title} ({c.direction})' for c in found.columns if c.table.protocol == protocol)}: protocol {protocol}"
+        f"{', '.join(c.named for c in found.columns if c.table.protocol == protocol)}: protocol {protocol}"
         for protocol, _ in others
     ]
     return f"The runs follow protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."

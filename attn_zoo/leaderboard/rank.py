@@ -14,7 +14,7 @@ import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
-from attn_zoo.leaderboard.compare import difference, judge_rows, resolution, standing, with_fronts
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
 from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
@@ -157,24 +157,24 @@ def _row_key(run: Run) -> str:
 
 def _shared_key(run: Run) -> str:
     shared = [{**run["model"], "heads": 1}, _shared_budget(run), run["precision"], run["device"]]
-    return key_of([run["protocol"], run["task_version"], run["task"], _shared_task_options(run), *shared])
+    return key_of([run["protocol"], run["task_version"], run["task"], shared_task_options(run), *shared])
 
 
-def _draws_by_seed(run: Run) -> bool:
+def draws_by_seed(run: Run) -> bool:
     """Return True if the seed of a run draws its examples, so that other seeds have other examples."""
     return run["budget"].get("until") == "criterion" and run["task_options"].get("data_seed") == run["seed"]
 
 
-def _shared_task_options(run: Run) -> Mapping[str, Any]:
+def shared_task_options(run: Run) -> Mapping[str, Any]:
     """Return the options of the task that all seeds of a table share."""
-    return {name: value for name, value in run["task_options"].items() if name != "data_seed" or not _draws_by_seed(run)}
+    return {name: value for name, value in run["task_options"].items() if name != "data_seed" or not draws_by_seed(run)}
 
 
 def _data_key(run: Run) -> str:
     """Return text that is equal for runs on the same data. If each seed draws its own data, the text is equal for the same number
     of examples."""
     data = run["data"]
-    if not data or not _draws_by_seed(run):
+    if not data or not draws_by_seed(run):
         return key_of(data) if data else ""
     return key_of({split: part["examples"] for split, part in data.items()})
 
@@ -191,8 +191,9 @@ def _table(
     chance, told, measured = whole["chance"], _with_unusual_heads(firsts), resolution(whole["task_card"], whole["data"])
     rows = [_row(group, settings[group[0]["row"]], chance, group[0]["attention"] in told) for group in groups]
     rows.sort(key=lambda row: (row.control, standing(row, measured.sign), row.label))
-    controls = sorted((row for row in rows if row.control and row.test), key=lambda row: bool(row.failures))
-    control = controls[0] if controls else None  # the best without failed seeds: with them the remaining seeds are the lucky ones
+    controls = [row for row in rows if row.control and row.test]
+    # With failed seeds, the remaining ones are the lucky ones; with few seeds, no row can be compared with the control.
+    control = min(controls, key=lambda row: (bool(row.failures), len(row.seeds) < SEEDS_NEEDED), default=None)
     softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
     for row in rows:
         over = difference(row, control, measured) if control and not row.control else None
@@ -203,7 +204,7 @@ def _table(
     with_fronts(rows, judgement, measured.sign)
     return Table(
         task=whole["task_card"],
-        task_options=_shared_task_options(whole),
+        task_options=shared_task_options(whole),
         data=whole["data"],
         model={**whole["model"], "heads": _usual_heads(firsts)},
         budget=_shared_budget(whole),

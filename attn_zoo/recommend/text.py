@@ -32,6 +32,10 @@ _WORDS: dict[Judged, str] = {
 """Words for each verdict that rules a candidate out, after the number of tasks. The worst verdict comes first."""
 
 
+FAR = 4
+"""How many times the longest input of the evidence a required length may be, so that the answer is ``Use ...``, not ``Try ...``."""
+
+
 def as_text(found: Recommendation, whole: bool = False) -> str:
     """Return a recommendation as text: the mechanism, the reason, its cost, code that uses it, and a caution.
 
@@ -53,7 +57,7 @@ def sentences(found: Recommendation) -> Iterator[str]:
         return
     yield from _scope(found)
     if found.answer.evidence:
-        yield f"Use {taken.label}."
+        yield f"{'Try' if _is_far(found) and taken.attention != BASELINE else 'Use'} {taken.label}."
     else:
         yield f"{NO_EVIDENCE.capitalize()}: {_why_softmax(found)}. Without evidence, {taken.label} is the safe choice."
     yield from _softmax(found, taken) if taken.attention == BASELINE else _other(found, taken)
@@ -76,7 +80,14 @@ def _scope(found: Recommendation) -> Iterator[str]:
     """Yield the lengths of the evidence if the required length is not among them."""
     lengths = found.answer.lengths
     if lengths and found.required.length not in lengths:
-        yield f"You asked for {found.required.length:,} tokens; the evidence is from inputs of {found.answer.scored_at} tokens."
+        only = "only " if _is_far(found) else ""
+        where = f"inputs of {found.answer.scored_at} tokens"
+        yield f"You asked for {found.required.length:,} tokens; the evidence is {only}from {where}."
+
+
+def _is_far(found: Recommendation) -> bool:
+    """Return True if the required length is more than ``FAR`` times the longest input of the evidence."""
+    return bool(found.answer.lengths) and found.required.length > FAR * found.answer.lengths[-1]
 
 
 def _caution(cautions: list[str]) -> Iterator[str]:
@@ -95,7 +106,7 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found, "")
     least = f"the worst case is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
-    yield f"Why: at most {_tolerance(found)} below softmax on {at}, with 95 % confidence; {least}."
+    yield f"Why: less than {_tolerance(found)} below softmax on {at}, with 95 % confidence; {least}."
     yield f"Cost: {taken.cost.words}."
     others = [each.label for each in found.qualified if each is not taken]
     yield f"Also matches softmax: {listed(others, 3)}." if others else "No other cheaper candidate matches softmax."
@@ -190,7 +201,7 @@ def _why_softmax(found: Recommendation) -> str:
 
 
 def _close(found: Recommendation) -> str:
-    return f"on {_deciding(found)} (at most {_tolerance(found)} below it, with 95 % confidence)"
+    return f"on {_deciding(found)} (less than {_tolerance(found)} below it, with 95 % confidence)"
 
 
 def _tolerance(found: Recommendation) -> str:
@@ -242,7 +253,7 @@ def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:
-    yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {_tolerance(found)} below softmax."))
+    yield from ("", *_wrapped(f"Required: {found.required.describe()}; less than {_tolerance(found)} below softmax."))
     qualities = "Qualities" if found.required.trained else "Tasks"
     yield from _block(f"{qualities} that decide, and why", [f"{name}: {why}" for name, why in found.answer.evidence])
     deciding = len(found.answer.evidence)

@@ -35,11 +35,17 @@ def criterion_budget(level: Mapping[str, Any], given: Mapping[str, Any], ceiling
     return {**level, **ours, **given}
 
 
+def _is_reached(score: float, share: float, ceiling: float) -> bool:
+    """Return True if a score is at least a share of the ceiling. Recorded scores are rounded to float32: 0.9 is stored as
+    0.8999999762."""
+    return score >= share * ceiling - 1e-6
+
+
 def is_met(curve: Curve, ceiling: float) -> bool:
     """Return True if the last ``IN_A_ROW`` validation scores are at least ``SHARE`` of the ceiling, which is the highest possible
     score. If ``ceiling`` is 0 (unknown), return False."""
     last = curve[-IN_A_ROW:]
-    return bool(ceiling) and len(last) == IN_A_ROW and all(point["valid"] >= SHARE * ceiling for point in last)
+    return bool(ceiling) and len(last) == IN_A_ROW and all(_is_reached(point["valid"], SHARE, ceiling) for point in last)
 
 
 def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[str, dict[str, float] | None]:
@@ -54,7 +60,8 @@ def reached(curve: Curve, ceiling: float, flops_per_step: float | None) -> dict[
     """
     found: dict[str, dict[str, float] | None] = {}
     for share in SHARES if ceiling else ():
-        point = next((point for point in curve if point["valid"] is not None and point["valid"] >= share * ceiling), None)
+        scored = (point for point in curve if point["valid"] is not None)
+        point = next((point for point in scored if _is_reached(point["valid"], share, ceiling)), None)
         found[f"{100 * share:.0f}"] = None if point is None else _until(point, flops_per_step)
     return found
 

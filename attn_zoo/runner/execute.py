@@ -46,7 +46,8 @@ from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_
 from attn_zoo.runner.patience import beat
 from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
-from attn_zoo.runner.train import DivergedError, Progress, Trained, train
+from attn_zoo.runner.state import DivergedError
+from attn_zoo.runner.train import Progress, Trained, train
 from attn_zoo.runner.weights import KeptWeights
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}

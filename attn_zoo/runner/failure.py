@@ -10,7 +10,8 @@ import torch
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.escapes import error_text
 from attn_zoo.records import Status
-from attn_zoo.runner.train import DivergedError, TimedOutError
+from attn_zoo.runner.state import DivergedError
+from attn_zoo.runner.train import TimedOutError
 
 
 def failure(error: BaseException) -> tuple[Status, str]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import METRICS, Batch, Examples, Labels, TaskSpec, UnknownNameError, scored
 from attn_zoo.runner.interrupts import StoppedError, asked
 from attn_zoo.runner.patience import beat
+from attn_zoo.runner.state import DivergedError
 
 EVALUATION_TOKENS = 2**16
 """Maximum number of tokens in an evaluation batch, which also has at most 256 examples."""
@@ -233,6 +234,7 @@ def evaluate_parts(
             the same n, and further examples are not read.
 
     Raises:
+        DivergedError: an output of the network is NaN or infinite.
         StoppedError: a delayed signal stops the run.
     """
     was_training = model.training
@@ -248,6 +250,8 @@ def evaluate_parts(
         batch = send_to_device(examples.batch(range(at, until)), accelerator.device)
         with accelerator.autocast():
             scores, labels = answers(model, batch)
+        if not scores.isfinite().all():
+            raise DivergedError("the network's outputs became NaN or infinite")
         questions = scored(batch.labels.cpu()).reshape(until - at, -1)
         for name, members in parts.items():
             mask = members[at:until].reshape(until - at, -1).expand_as(questions)[questions]

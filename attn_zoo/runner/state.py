@@ -18,6 +18,10 @@ Augment = Callable[[Batch, torch.Generator], Batch]
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
+class DivergedError(ArithmeticError):
+    """Error for a training loss, or an output of the network, that is NaN or infinite."""
+
+
 @dataclass
 class Trained:
     """Results of a training so far, such as its curve, its times and the weights with the best validation score."""

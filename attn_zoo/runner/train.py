@@ -22,7 +22,7 @@ from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
 from attn_zoo.runner.patience import beat
-from attn_zoo.runner.state import Augment, BatchSource, Training
+from attn_zoo.runner.state import Augment, BatchSource, DivergedError, Training
 from attn_zoo.runner.state import Trained as Trained
 from attn_zoo.runner.weights import KeptWeights
 
@@ -54,10 +54,6 @@ class Progress(Protocol):
 def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
     """Return the batch unchanged, for tasks without augmentation."""
     return batch
-
-
-class DivergedError(ArithmeticError):
-    """Error for a training loss that is NaN or infinite."""
 
 
 class TimedOutError(TimeoutError):
@@ -199,7 +195,8 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         _step(training, next(training.source), budget.clip_norm)
         state.count(time.perf_counter() - started, training.pretraining)
     training.step = step
-    state.losses.append(training.loss)
+    if not training.pretraining:
+        state.losses.append(training.loss)
     if not math.isfinite(training.loss):
         raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
     state.spent = _spent(state, budget)

@@ -120,6 +120,8 @@ def test_seeds_follow_the_rule():
     assert seeds_wanted([0.9, 0.95, 0.92, 0.91, 0.9], main=False, control=0.2) == 5
     assert seeds_wanted([0.9, 0.95, 0.6, 0.91, 0.9], main=True, control=0.2) == 10, "they differ by more than 20 points"
     assert seeds_wanted([0.9, 0.95, 0.9, 0.91, 0.9, 0.1], main=True, control=0.2) == 5, "the first five decide"
+    assert seeds_wanted([30.0, 30.1, 30.0], main=False, control=22.0, share=False) == 3, "perplexities"
+    assert seeds_wanted([16.0, 16.3, 16.1, 16.0, 16.9], main=True, control=22.0, share=False) == 5
 
 
 @pytest.mark.process

@@ -93,14 +93,15 @@ def test_five_seeds_find_a_drop_of_four_spreads_in_nineteen_of_twenty():
     assert found / 400 >= 0.95
 
 
-def test_the_least_drop_that_would_be_seen_is_one_that_is():
+@pytest.mark.parametrize("measured", [SHARE, Resolution(1, True, 100)], ids=["exact", "rounded to 1 / 100"])
+def test_the_least_drop_that_would_be_seen_is_one_that_is(measured):
     a = {1: 0.70, 2: 0.72, 3: 0.71}
     noise = {1: 0.004, 2: -0.003, 3: -0.001}
-    (calm,) = judged([Pair(a, {s: v + noise[s] for s, v in a.items()}, SHARE, 0.0)])
+    (calm,) = judged([Pair(a, {s: v + noise[s] for s, v in a.items()}, measured, 0.0)])
     assert calm.word == "within noise"
     assert calm.least is not None
     for factor, word in ((0.99, "within noise"), (1.01, "worse")):
-        (hit,) = judged([Pair(a, {s: v + noise[s] - factor * calm.least for s, v in a.items()}, SHARE, 0.0)])
+        (hit,) = judged([Pair(a, {s: v + noise[s] - factor * calm.least for s, v in a.items()}, measured, 0.0)])
         assert hit.word == word
 
 
@@ -188,6 +189,21 @@ def test_what_changed_is_never_compared(changed, why):
     ((finding),) = row.findings
     assert finding.kind == "changed"
     assert why in finding.text
+
+
+def test_runs_whose_seeds_draw_their_own_data_are_one_row():
+    def drawn(seed: int, test: float, digest: str = "") -> RunRecord:
+        options, budget = {"data_seed": seed}, Budget(until="criterion", schedule="constant", ceiling=1.0)
+        data = {"test": {"examples": 1000, "digest": f"{digest}{seed}" * 8}}
+        return make_record("linear", "mqar", seed, test=test, data=data, spec_task_options=options, spec_budget=budget)
+
+    a = [drawn(seed, 0.9 + 0.001 * seed) for seed in range(1, 6)]
+    b = [drawn(seed, 0.9 + 0.001 * seed + (-0.02 if seed == 3 else 0.003)) for seed in range(2, 7)]
+    (row,) = difference(a, b).rows
+    assert row.judged and row.judged.word == "within noise" and row.judged.p is not None
+    assert {finding.kind for finding in row.findings} == {"missing"}, "seed 1"
+    (row,) = difference(a, [drawn(5, 0.9, "other")]).rows
+    assert [finding.kind for finding in row.findings] == ["changed"] and "digest of test" in row.findings[0].text
 
 
 def test_tables_of_one_task_have_names_of_their_own():

@@ -73,9 +73,9 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert [each.attention for each in found.qualified] == ["linear", "nystrom"]
     lines = as_text(found).splitlines()
     assert lines[:5] == [
-        "You asked for 4,096 tokens; the evidence is from inputs of 16 tokens.",
-        "Use linear (tiled).",
-        "Why: at most 5 points below softmax on Mqar, with 95 % confidence; 0.0 ± 2.3 points.",
+        "You asked for 4,096 tokens; the evidence is only from inputs of 16 tokens.",
+        "Try linear (tiled).",
+        "Why: less than 5 points below softmax on Mqar, with 95 % confidence; 0.0 ± 2.3 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",
         "Also matches softmax: nystrom (sdpa).",
     ]
@@ -217,7 +217,7 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, capsys, tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert main(["recommend", *words.split(), "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("You asked for ") and lines[1].startswith("Use ") and lines[2].startswith("Why: ")
+    assert lines[0].startswith("You asked for ") and lines[1].startswith(("Use ", "Try ")) and lines[2].startswith("Why: ")
     assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 9
     assert any(line.startswith("Cost: ") for line in lines)
     assert "--trained" in words or any(line.startswith("Code: ") for line in lines)
@@ -352,7 +352,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         Store(tmp_path).add(record)
     assert main(["recommend", "--length", "4096", "--device", "cpu", "--records", str(tmp_path), "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["take"] == "linear (tiled)" and data["lines"][1] == "Use linear (tiled)."
+    assert data["take"] == "linear (tiled)" and data["lines"][1] == "Try linear (tiled)."
     assert {each["label"]: each["verdict"] for each in data["candidates"]}["linear (tiled)"] == "matches softmax"
 
 

@@ -15,7 +15,7 @@ from synthetic import synthetic_records
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
-from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, verdict_matrix
+from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, UNCERTAIN, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.sentences import finding, told
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
@@ -256,7 +256,7 @@ def test_the_setting_that_stands_for_a_mechanism_is_named():
 
 
 def test_the_matrix_has_a_sign_for_each_verdict_and_counts_the_tasks_on_which_a_mechanism_matches_softmax():
-    assert set(SIGNS) == set(Verdict) and len({*SIGNS.values(), NO_VERDICT}) == len(SIGNS) + 1
+    assert set(SIGNS) == set(Verdict) and len({*SIGNS.values(), NO_VERDICT, UNCERTAIN}) == len(SIGNS) + 2
     records = [*BASE, *runs("linformer", *SURE), *runs("linformer", 0.2, 0.22, 0.21, task="copying")]
     records += [*runs("nystrom", 0.80, 0.82, 0.81), *runs("luna", *SURE[:2], task="copying")]
     text = verdict_matrix(tables(records))
@@ -272,6 +272,13 @@ def test_the_matrix_has_a_sign_for_each_verdict_and_counts_the_tasks_on_which_a_
     signs = {line[0]: dict(zip(lines[0][2:], line[2:], strict=True)) for line in lines[1:]}
     assert signs["linformer"]["copying"] == SIGNS[Verdict.NO_BETTER] and signs["nystrom"]["mqar"] == SIGNS[Verdict.WORSE]
     assert signs["luna"] == {"copying": NO_VERDICT, "mqar": SIGNS[Verdict.NOT_RUN]}
+
+
+@pytest.mark.parametrize(("third", "sign"), [(0.88, SIGNS[Verdict.TIED]), (0.70, UNCERTAIN)])
+def test_the_matrix_marks_rows_that_too_few_seeds_cannot_tell_from_the_best(third, sign):
+    text = verdict_matrix(tables([*yardsticks(), *runs("nystrom", 0.89, 0.90, third)]))
+    (line,) = [line for line in text.splitlines() if line.startswith("| `nystrom`")]
+    assert line.split("|")[-2].strip() == sign
 
 
 @pytest.mark.parametrize("accept", [-1.0, 100.0])
@@ -345,19 +352,24 @@ def test_a_task_that_needs_a_causal_form_says_why_it_was_not_run():
     assert left.sentence == "It was not run on 1 of all 2 tasks, because it has no causal form."
 
 
-def test_the_finding_names_who_matches_softmax_everywhere_or_comes_nearest():
+def test_the_finding_names_for_each_direction_who_matches_softmax_on_the_most_tasks():
     records = [*yardsticks(), *yardsticks("copying"), *cheap("linformer", 0.90, 0.90, 0.92)]
     worse = cheap("linformer", 0.80, 0.82, 0.81, task="copying")
     dear = cheap("topk", 0.90, 0.90, 0.92, flops=1000)
     nearest = finding(abilities(tables([*records, *worse, *dear])))
     assert nearest == (
-        "Of 1 mechanism that takes fewer FLOPs than softmax, none matches softmax on all bidirectional and causal tasks that it "
-        "was run on. `linformer` comes closest: it matches softmax on 1 of 2 tasks. With the sizes of these runs, it takes 1 % of "
+        "1 mechanism with fewer FLOPs than softmax was run on at least half of the 2 bidirectional tasks. None of them matches "
+        "softmax on all of these tasks: `linformer` matches it on 1, the most. With the sizes of these runs, it takes 1 % of "
         "softmax's FLOPs at 4,096 tokens. "
         "Softmax is hardest to match on Copying: 0 of 1 mechanisms match it there."
     )
-    whole = finding(abilities(tables([*records, *cheap("linformer", 0.90, 0.90, 0.92, task="copying")])))
-    assert "1 match softmax on all bidirectional and causal tasks that they were run on: `linformer`." in whole
+    causal = [*yardsticks("copying", causal=True), *cheap("linear", 0.20, 0.20, 0.22, task="copying", causal=True)]
+    whole = finding(abilities(tables([*records, *cheap("linformer", 0.90, 0.90, 0.92, task="copying"), *causal])))
+    assert "`linformer` matches softmax on all of these tasks. With the sizes of these runs, it takes 1 %" in whole
+    assert whole.endswith(
+        "at least half of the 1 causal task. None of them matches softmax on all of these tasks. Softmax is hardest to match on "
+        "Copying (causal): 0 of 1 mechanisms match it there."
+    )
     assert finding(abilities(tables(yardsticks()))) == ""
 
 
@@ -367,5 +379,4 @@ def test_the_finding_counts_mechanisms_that_were_run_on_half_of_the_tasks():
     for task in ("mqar", "copying"):
         records += cheap("linformer", 0.90, 0.90, 0.92, task=task)
     found = finding(abilities(tables(records)))
-    assert "Of 1 mechanism that takes " in found and "causal tasks that they were run on: `linformer`." in found
-    assert found.endswith("because they were run on few tasks: `performer`.")
+    assert found.startswith("1 mechanism ") and "None of them matches" in found and "`linformer` matches it on 2" in found

@@ -184,6 +184,14 @@ def test_if_the_best_row_is_no_better_than_a_control_no_row_is():
     assert set(verdicts(table).values()) == {"no better than the best control"}
 
 
+def test_a_control_with_too_few_seeds_does_not_stand_for_one_that_can_be_compared():
+    scores = {"softmax": (0.505, 0.506, 0.504), "linear": (0.5, 0.501, 0.499), "none": (0.5,) * 5}
+    (table,) = tables(records_of(scores))
+    (more,) = tables(records_of({**scores, "uniform": (0.52,)}))
+    assert verdicts(more) == verdicts(table) == dict.fromkeys(("softmax", "linear"), "no better than the best control")
+    assert more.control == "none"
+
+
 def test_a_row_that_succeeds_at_some_seeds_only_is_not_called_one_without_success():
     scores = {
         "softmax": (1.0, 1.0, 1.0),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from run_helpers import CutShort, Quiet
 
 from attn_zoo.cli.config import _budget_from
@@ -42,6 +43,8 @@ def test_the_criterion_is_three_validations_in_a_row_at_99_percent_of_the_ceilin
     assert not is_met(points(1.0, 1.0, 0.98, 1.0), 1.0), "not in a row"
     assert is_met(points(0.95, 0.95, 0.95), 0.955), "a lower ceiling"
     assert not is_met(points(40.0, 30.0, 20.0), 0.0), "a perplexity has no ceiling"
+    (score,) = torch.tensor([0.99 * 0.65]).tolist()
+    assert score < 0.99 * 0.65 and is_met(points(*[score] * 3), 0.65), "scores are rounded to float32"
 
 
 def test_how_soon_is_the_first_validation_at_a_share_of_the_ceiling_and_none_beyond_the_cap():
@@ -53,6 +56,7 @@ def test_how_soon_is_the_first_validation_at_a_share_of_the_ceiling_and_none_bey
     }
     assert reached(points(0.95), 1.0, None)["90"] == {"steps": 50, "seconds": 1.5}, "FLOPs are not counted"
     assert reached(points(12.0), 0.0, 1.0) == {}
+    assert reached(points(torch.tensor(0.9).item()), 1.0, None)["90"], "scores are rounded to float32"
 
 
 def test_a_loss_that_falls_by_less_than_two_percent_after_the_warm_up_is_flat():

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch import nn
 
 from attn_zoo.contract import METRICS, PROBLEMS, Frames, TaskSpec, Tokens, UnknownNameError
+from attn_zoo.registry import build_task
 from attn_zoo.runner import metrics
+from attn_zoo.runner.state import DivergedError
 
 PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "accuracy": ("torchmetrics.classification", "MulticlassAccuracy", {"num_classes": 2, "average": "micro"}),
@@ -55,6 +59,14 @@ def test_a_metric_is_that_of_torchmetrics(name):
     expected = peer.compute().item()
     exact = name in ("accuracy", "f1")
     assert ours.compute() == (expected if exact else pytest.approx(expected, rel=1e-5))
+
+
+def test_outputs_that_are_not_finite_have_no_score():
+    task = build_task("mqar", train=20, valid=20, test=20)
+    model = nn.Module()
+    model.forward = lambda tokens, valid, asked: torch.full((int(asked.sum()), task.spec.classes), math.nan)
+    with pytest.raises(DivergedError, match="NaN"):
+        metrics.evaluate(model, task.examples("valid"), task.spec, metrics.measure_of("accuracy", task.spec), Accelerator(cpu=True))
 
 
 def test_an_unlikely_label_has_a_finite_perplexity():

@@ -116,6 +116,7 @@ def test_the_encoder_learns_to_tell_masked_tokens_and_the_head_of_the_classifier
     assert all(name.startswith("encoder.") for name in moved)
     assert {name for name in before if name.startswith("encoder.")} == moved
     assert state.step_seconds == [] and state.curve == [] and state.pretrain_seconds > 0
+    assert state.losses == [], "the curve has losses of the task only"
     assert accelerator._optimizers == [], "the next optimiser's gradients are not unscaled by this one as well"
 
 

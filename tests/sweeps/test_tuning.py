@@ -17,7 +17,7 @@ from run_helpers import zoo
 from attn_zoo import registry
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.job import with_tuning
-from attn_zoo.cli.search import draws, objective
+from attn_zoo.cli.search import _choices, draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.tuning import trials_of
@@ -282,6 +282,11 @@ def test_the_largest_setting_of_each_curve_fits_the_inputs_of_its_tasks(experime
     largest = {row.attention: str(row) for row, _ in read_request([f"experiment={experiment}"]).searches if row.options}
     asked = read_request([f"experiment={experiment}", f"attention={','.join(largest.values())}"])
     assert len(largest) == 5 and len(plan_searches(asked)) == 5 * tasks
+
+
+def test_a_range_of_a_grid_includes_its_stop():
+    assert _choices("budget.weight_decay", "range(0.1,0.3,0.1)") == pytest.approx([0.1, 0.2, 0.3])
+    assert _choices("budget.warmup_steps", "range(4,9,2)") == [4, 6, 8]
 
 
 def test_an_option_of_a_row_is_not_searched():

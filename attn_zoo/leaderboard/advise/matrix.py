@@ -24,6 +24,10 @@ SIGNS: dict[Verdict, str] = {
 """Sign of each verdict."""
 NO_VERDICT = "?"
 """Sign of a row with a failed seed or too few seeds."""
+UNCERTAIN = "~"
+"""Sign of a row that is not distinguishable from the best, but whose difference from the best may be more than ``WIDE``."""
+WIDE = 0.10
+"""Largest difference from the best, within the 95 % interval, with which a row has the sign ``=``; 0.10 is ten points."""
 
 
 def verdict_matrix(tables: Sequence[Table]) -> str:
@@ -36,7 +40,8 @@ def verdict_matrix(tables: Sequence[Table]) -> str:
     directions = dict.fromkeys(column.direction for column in found.columns)
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
     said = (
-        f"The signs mean: {signs}, {NO_VERDICT} no verdict, because a seed failed or is missing. Not trained means that the "
+        f"The signs mean: {signs}, {UNCERTAIN} {Verdict.TIED}, but the 95 % interval of the difference goes beyond "
+        f"{100 * WIDE:.0f} points, {NO_VERDICT} no verdict, because a seed failed or is missing. Not trained means that the "
         "mechanism was run, but its loss did not fall at any seed."
     )
     return "\n\n".join([said, *(tabulated(_grid(found, known, direction), "github") for direction in directions)])
@@ -62,4 +67,8 @@ def _grid(found: HeatMap, known: Mapping[int, Ability], direction: str) -> Grid:
 def _sign(cell: Cell) -> str:
     if cell.row is None or cell.row.verdict is None:
         return (gap(cell) if gap(cell) in (NOT_RUN, NOT_APPLICABLE) else "") or NO_VERDICT
+    best = cell.row.against_best
+    if cell.row.verdict == Verdict.TIED and best is not None and best.ratio is None:
+        low, high = best.difference.low, best.difference.high
+        return UNCERTAIN if max(abs(low), abs(high)) > WIDE else SIGNS[Verdict.TIED]
     return SIGNS[cell.row.verdict]

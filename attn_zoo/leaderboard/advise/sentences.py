@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,80 +82,52 @@ def _scores(one: Judgement) -> str:
 def rule() -> str:
     """Return the sentence that says when a mechanism matches softmax."""
     return (
-        f"A mechanism matches softmax if the {100 * CONFIDENCE:.0f} % interval of the difference lies above -{ACCEPT:g} points, or "
-        "if both reached the criterion with all seeds."
+        "A mechanism matches softmax if it is better than the best control, and if one of two conditions holds: the "
+        f"{100 * CONFIDENCE:.0f} % interval of its difference from softmax lies above -{ACCEPT:g} points, or both reached the "
+        "criterion with all seeds."
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """Number of tasks on which a mechanism matches softmax, and the number of tasks on which it was run."""
-
-    attention: str
-    count: int
-    of: int
-    costs: str
-    """Cost as text."""
-
-    @property
-    def place(self) -> tuple[float, int, str]:
-        """Sort key that puts the largest share of matched tasks first and, among equal shares, the largest number of tasks."""
-        return -self.count / self.of, -self.of, self.attention
-
-
-def matched(abilities: Sequence[Ability]) -> list[Matched]:
-    """Return the mechanisms that take fewer FLOPs than softmax, each with the number of tasks on which it matches softmax. The list
-    is sorted by ``Matched.place``."""
-    names = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
-    found = []
-    for name in names:
-        verdicts = [judge(ability, name).verdict for ability in abilities if name in ability.rows]
-        spent = cost(name, abilities)
-        if spent.cheaper:
-            found.append(Matched(name, sum(verdict in QUALIFIES for verdict in verdicts), len(verdicts), spent.words.split(";")[0]))
-    return sorted(found, key=lambda one: one.place)
-
-
 def finding(abilities: Sequence[Ability]) -> str:
-    """Return a few sentences on how often mechanisms that are cheaper than softmax match it.
+    """Return for each direction (bidirectional, causal) how many mechanisms that take fewer FLOPs than softmax match it on all
+    tasks, and which of them match it on the most.
 
-    A mechanism counts if it was run on at least half of the bidirectional or of the causal tasks. If none counts, the text is
-    empty.
+    A mechanism counts in a direction if it was run on at least half of its tasks. If none counts, the text is empty.
     """
-    cheap = matched(abilities)
-    ranked = [one for one in cheap if _was_run_on_half(one.attention, abilities)]
-    if not ranked:
+    by_direction = {causal: [one for one in abilities if one.causal == causal] for causal in (False, True)}
+    said = [_finding("causal" if causal else "bidirectional", some) for causal, some in by_direction.items()]
+    return " ".join(filter(None, said))
+
+
+def _finding(direction: str, abilities: Sequence[Ability]) -> str:
+    """Return the finding on the tasks of one direction."""
+    rivals = {name for ability in abilities for name, row in ability.rows.items() if not row.control} - {BASELINE}
+    ran = {name: [judge(ability, name) for ability in abilities if name in ability.rows] for name in sorted(rivals)}
+    spent = {name: cost(name, abilities) for name, some in ran.items() if len(some) >= len(abilities) / 2}
+    cheap = [name for name in spent if spent[name].cheaper]
+    if not cheap:
         return ""
-    whole = [one for one in ranked if one.count == one.of]
-    cheaper = f"{len(ranked)} {'mechanisms that take' if len(ranked) > 1 else 'mechanism that takes'} fewer FLOPs than softmax"
-    if whole:
-        names = ", ".join(f"`{one.attention}`" for one in whole)
-        first = f"Of {cheaper}, {len(whole)} match softmax on all bidirectional and causal tasks that they were run on: {names}."
+    matches = {name: {one.ability.name for one in ran[name] if one.verdict in QUALIFIES} for name in cheap}
+    most = max(map(len, matches.values()))
+    names = [f"`{name}`" for name in cheap if len(matches[name]) == most]
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    text = (
+        f"{len(cheap)} mechanism{'s' * (len(cheap) > 1)} with fewer FLOPs than softmax {'were' if cheap[1:] else 'was'} run on at "
+        f"least half of the {len(abilities)} {direction} task{'s' * (len(abilities) != 1)}. "
+    )
+    if most == len(abilities):
+        text += f"{listed} {'match' if names[1:] else 'matches'} softmax on all of these tasks"
     else:
-        best = ranked[0]
-        first = (
-            f"Of {cheaper}, none matches softmax on all bidirectional and causal tasks that it was run on. "
-            f"`{best.attention}` comes closest: it matches softmax on {best.count} of {best.of} tasks. With the sizes of "
-            f"these runs, it takes {best.costs}."
-        )
-    hardest = min(abilities, key=lambda ability: _matches(ability, ranked)[0] / max(1, _matches(ability, ranked)[1]))
-    count, of = _matches(hardest, ranked)
-    hard = f"Softmax is hardest to match on {hardest.name}: {count} of {of} mechanisms match it there."
-    few = [f"`{one.attention}`" for one in cheap if one not in ranked]
-    left = f"These mechanisms are not counted, because they were run on few tasks: {', '.join(few)}."
-    return " ".join([first, hard, *([left] if few else [])])
-
-
-def _was_run_on_half(attention: str, abilities: Sequence[Ability]) -> bool:
-    """Return True if a mechanism was run on at least half of the bidirectional or of the causal tasks."""
-    by_direction = grouped((ability.causal, attention in ability.rows) for ability in abilities).values()
-    return any(sum(ran) >= len(ran) / 2 for ran in by_direction)
-
-
-def _matches(ability: Ability, ranked: Sequence[Matched]) -> tuple[int, int]:
-    """Return how many of the mechanisms match softmax on a task, and how many were run on it."""
-    names = [one.attention for one in ranked if one.attention in ability.rows]
-    return sum(judge(ability, name).verdict in QUALIFIES for name in names), len(names)
+        text += "None of them matches softmax on all of these tasks"
+        text += f": {listed} {'match' if names[1:] else 'matches'} it on {most}, the most" if most else ""
+    if most and not names[1:]:
+        text += f". With the sizes of these runs, it takes {spent[names[0].strip('`')].words.split(';')[0]}"
+    run_on = Counter(one.ability.name for name in cheap for one in ran[name])
+    count = {task: sum(task in some for some in matches.values()) for task in run_on}
+    hardest = min(count, key=lambda task: count[task] / run_on[task])
+    if count[hardest] == run_on[hardest]:
+        return f"{text}."
+    return f"{text}. Softmax is hardest to match on {hardest}: {count[hardest]} of {run_on[hardest]} mechanisms match it there."
 
 
 def _tasks(count: int) -> str:

@@ -50,9 +50,10 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
         format: ``terminal`` or ``github``.
     """
     notes = [
-        f"A mechanism matches softmax on a task if it is less than {accept:g} points worse, even at the lower end of the "
-        f"{100 * CONFIDENCE:.0f} % interval, or if both learned the task with all seeds. The table names a "
-        "mechanism only if it matches softmax on every task in the column *tested on*.",
+        "A mechanism matches softmax on a task if it is better than the best control, and if one of two conditions holds: it is "
+        f"less than {accept:g} points worse than softmax, even at the lower end of the {100 * CONFIDENCE:.0f} % interval, or both "
+        "learned the task with all seeds. The table names a mechanism only if it matches softmax on every task in the column "
+        "*tested on*.",
         "The column *against softmax* has the difference in score on the mechanism's worst task. Each task has an interval for "
         "this difference. The worst task is the one whose interval starts lowest.",
     ]
