@@ -63,6 +63,10 @@ CHANGED: dict[str, str] = {
         ("pages / separation / Separation: text: *", "pages / left / Separation: text: *"),
         "reasons and counts follow from these pairs and margins",
     ),
+    **dict.fromkeys(
+        ("pages / separation / Separation: * / rows", "pages / separation / Separation: * / seeds"),
+        "tasks that were trained until the criterion have the rows and seeds of these runs",
+    ),
     "pages / separation / Separation: *, causal / task": "the name of a task has no comma",
     **dict.fromkeys(
         (
