@@ -64,7 +64,6 @@ ALLOWED = {
         "terminal",
     },
     "scaffold": {"registry"},
-    "pytest_plugin": {"conformance"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "count", "records", "rows"}
     | {"deaths", "escapes", "outside", "plugin_imports", "process_state"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "result_files", "rows", "terminal"},
