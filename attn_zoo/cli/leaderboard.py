@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the size of the state); may be repeated (default: recorded FLOPs)"
     )
     parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
-    published = "show scores beside published ones, how the settings differ, and which published orderings hold"
+    published = "show scores beside published ones, and how the settings differ"
     parser.add_argument("--published", action="store_true", help=published)
     separation = (
         "print for each task whether ROW beats the best control and whether groups of configurations differ (default: the "

@@ -11,7 +11,7 @@ from typing import Any
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.literature import literature
-from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, difference_lines, verdict_line
+from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, difference_lines
 from attn_zoo.leaderboard.metrics import estimated, figure, mebibytes, seconds, unit, verdict_sentence
 from attn_zoo.leaderboard.notes import tuned_notes
 from attn_zoo.leaderboard.rank import tables
@@ -280,8 +280,6 @@ def _published(shown: Shown) -> str:
     told = difference_lines(compared, row)
     told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
     told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
-    metric = shown.table.task["metric"]
-    told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.baseline)]
     told += anchored
     return wrap(lines(told, "terminal"))
 
