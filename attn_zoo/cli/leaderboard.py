@@ -11,7 +11,7 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.separation import render_separations, separates
 from attn_zoo.records import RunRecord, Store
@@ -40,11 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", action="store_true", help="also show the test score of every seed")
     scores = "print only scores by mechanism and task; in the terminal as a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
-    costs = (
-        "show costs beside the heat map, from a file of attn-zoo measure experiment=counted output=FILE (with causal=true also "
-        "the size of the state); may be repeated (default: recorded FLOPs)"
-    )
-    parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
     published = "show scores beside published ones, and how the settings differ"
     parser.add_argument("--published", action="store_true", help=published)
     separation = (
@@ -158,11 +153,6 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"--format html always shows all parts. Leave out {', '.join(said)}")
     if format == "svg" and said:
         raise ValueError(f"--format svg draws only test scores by task. Leave out {', '.join(said)}")
-    if parsed.costs and format not in ("terminal", "html", "svg"):
-        raise ValueError(
-            "--costs must go with --format terminal, html or svg, because it adds columns to the heat map; got --format "
-            f"{format}. Leave --costs out"
-        )
     if (narrow := given("wide", "legend")) and format != "terminal":
         raise ValueError(
             f"{narrow[0]} must go with --format terminal, because --format {format} always shows everything. Leave {narrow[0]} out"
@@ -192,8 +182,7 @@ def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
     as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
     records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
-    costs = counted_columns(parsed.costs)
-    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at, costs=costs)], damaged)
+    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at)], damaged)
 
 
 def _picture(parsed: argparse.Namespace) -> str:
@@ -201,7 +190,7 @@ def _picture(parsed: argparse.Namespace) -> str:
     from attn_zoo.leaderboard.heatmap import heat_map
 
     made = _tables(parsed, loaded(parsed.records))
-    return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
+    return heat_map_svg(heat_map(made, recorded_columns(made))).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:
@@ -215,7 +204,7 @@ def _text(parsed: argparse.Namespace) -> str:
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])
-    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "costs", "wide", "legend")
+    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "wide", "legend")
     colours = colours_here() if parsed.output is None else None
     return leaderboard(
         parsed.records, equal=budgets(parsed.equal), colours=colours, **{name: getattr(parsed, name) for name in names}
