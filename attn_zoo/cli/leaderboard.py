@@ -51,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--legend", action="store_true", help="explain every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
-    layers = "with --plots: also draw scores against time and memory of a layer, from a file of attn-zoo measure output=FILE"
-    parser.add_argument("--layers", type=Path, metavar="FILE", help=layers)
     parser.set_defaults(handler=_leaderboard)
 
 
@@ -114,12 +112,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     if parsed.plots:
         from attn_zoo.leaderboard.plot import draw
 
-        layers = []
-        if parsed.layers:
-            from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
-
-            layers = layer_axes(parsed.layers)
-        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
         print(f"writing {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
@@ -156,11 +149,6 @@ def _refuse(parsed: argparse.Namespace) -> None:
     if (narrow := given("wide", "legend")) and format != "terminal":
         raise ValueError(
             f"{narrow[0]} must go with --format terminal, because --format {format} always shows everything. Leave {narrow[0]} out"
-        )
-    if parsed.layers and not parsed.plots:
-        raise ValueError(
-            "--layers must go with --plots FOLDER, because it adds curves to these pictures. Add --plots FOLDER, or leave "
-            "--layers out"
         )
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
