@@ -21,6 +21,7 @@ from committed import ROOT, benchmarked, boards_of, measured, profile_boards, pr
 from figure3.plot import plot_figure3
 from heirs_tables import heirs_compression, heirs_cost, heirs_profile
 from language_tables import language
+from layer_costs import layer_axes
 from linformer_tables import (
     FIGURE3,
     figure3,
@@ -39,7 +40,6 @@ from tabulate import tabulate
 from attn_zoo import reference
 from attn_zoo.bench.experiments import report
 from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
-from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
@@ -48,12 +48,12 @@ from attn_zoo.leaderboard.advise.abilities import abilities
 from attn_zoo.leaderboard.advise.matrix import verdict_matrix
 from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.leaderboard.columns import COLUMNS
-from attn_zoo.leaderboard.heat_costs import LENGTH, recorded_columns
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature_text import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
-from attn_zoo.leaderboard.plot import MECHANISM, panels_of, write
+from attn_zoo.leaderboard.plot import panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME, pack
@@ -226,9 +226,8 @@ def pictures() -> dict[Path, str]:
         if rows := by_length(boards_of("length")):
             drawn[LENGTHS] = plot_length(rows, Path(folder) / "length.svg")[0].read_text(encoding="utf-8")
         if curves := boards_of("curves"):
-            layers = [axis for axis in layer_axes(ROOT / "results" / "curves_layers.json") if axis.name.endswith(f"-{LENGTH}")]
             recall = [table for table in curves if table.task["name"] == "mqar"]
-            drawn[CURVES] = write(panels_of(recall, [MECHANISM, *layers]), Path(folder) / "curves")[1].read_text()
+            drawn[CURVES] = write(panels_of(recall, layer_axes()), Path(folder) / "curves")[1].read_text()
     return drawn
 
 

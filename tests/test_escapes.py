@@ -103,7 +103,7 @@ CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
     "svg": (["leaderboard", "--format", "svg"], check_svg),
     "separation": (["leaderboard", "--separation"], check_lines),
     "separation as CSV": (["leaderboard", "--separation", "--format", "csv"], check_csv),
-    "show": (["show", "RUN", "--all"], check_lines),
+    "show": (["show", "RUN"], check_lines),
     "recommend": (["recommend", "--length", "16", "--all"], check_lines),
     "verify": (["records", "verify"], lambda text, foreign: check_lines(text, as_file_name(foreign))),  # it names files alone
     "diff": (["diff", "FOLDER", "FOLDER"], check_lines),
@@ -155,8 +155,9 @@ def test_pages_and_pictures_escape(kind, tmp_path, capsys):
         check_svg(path.read_text(encoding="utf-8"), "")
 
 
-def test_json_holds_texts_as_they_are_and_steers_nothing(everything, capsys):
-    text = output(["leaderboard", "--format", "json"], everything, capsys)
+@pytest.mark.parametrize("words", [["leaderboard", "--format", "json"], ["show", "RUN", "--json"]], ids=["leaderboard", "show"])
+def test_json_holds_texts_as_they_are_and_steers_nothing(everything, capsys, words):
+    text = output(words, everything, capsys)
     assert text.isascii() and not UNSEEN.search(text)
 
 

@@ -46,7 +46,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "bench/test_workers.py"], "process"),
     **dict.fromkeys(["runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_callback.py"], "process"),
-    **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
+    **dict.fromkeys(["test_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "bench/test_cost.py"], "process"),
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py", "cli/test_submit.py"], "process"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import torch
 
 from attn_zoo import deaths
 from attn_zoo.cli.progress import Work
-from attn_zoo.conformance import Case, Report, Result, run_cases
+from attn_zoo.conformance import Case, Report, run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT, unknown_of
-from attn_zoo.conformance.remaining import Remaining
 from attn_zoo.conformance.targets import Card, cases_of, entries, note_of
 from attn_zoo.terminal import wrap
 
@@ -66,12 +64,10 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
         raise ValueError(f"--device must be a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
     cases = list(cases_of(card, where))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
-    remaining = Remaining(cases)
-    with Work(f"check {card.name}", len(cases), left=remaining.seconds) as work:
+    with Work(f"check {card.name}", len(cases), even=False) as work:
 
-        def tell(case: Case, done: Sequence[Result]) -> None:
+        def tell(case: Case, done: int) -> None:
             deaths.note(f"the check {case.setting} of {card.name}")
-            remaining.begin(done)
-            work.update(len(done), case.setting)
+            work.update(done, case.setting)
 
         return run_cases(card.name, cases, note=note_of(card), unknown=unknown_of(card), tell=tell)

@@ -39,7 +39,7 @@ COMMANDS = {
     "compare": Command("train and check your mechanism, and compare it with the recorded results of the quickstart", "compare"),
     "tune": Command("search the best settings, then train with them: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("print tables of recorded runs: scores, verdicts, costs, scores at equal budgets", "leaderboard"),
-    "show": Command("print one configuration or run in full: score, seeds, data, machine, the command that repeats it", "show"),
+    "show": Command("print one configuration or run: score, seeds, data, machine, the command that repeats it", "show"),
     "diff": Command("compare two folders of records, A and B, and fail if B is significantly worse", "diff"),
     "new": Command("write an installable package with a mechanism or a task of your own", "new"),
     "check": Command("run the conformance tests on mechanisms and tasks", "check"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.separation import render_separations, separates
 from attn_zoo.records import RunRecord, Store
@@ -40,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", action="store_true", help="also show the test score of every seed")
     scores = "print only scores by mechanism and task; in the terminal as a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
-    costs = (
-        "show costs beside the heat map, from a file of attn-zoo measure experiment=counted output=FILE (with causal=true also "
-        "the size of the state); may be repeated (default: recorded FLOPs)"
-    )
-    parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
-    published = "show scores beside published ones, how the settings differ, and which published orderings hold"
+    published = "show scores beside published ones, and how the settings differ"
     parser.add_argument("--published", action="store_true", help=published)
     separation = (
         "print for each task whether ROW beats the best control and whether groups of configurations differ (default: the "
@@ -56,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--legend", action="store_true", help="explain every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
-    layers = "with --plots: also draw scores against time and memory of a layer, from a file of attn-zoo measure output=FILE"
-    parser.add_argument("--layers", type=Path, metavar="FILE", help=layers)
     parser.set_defaults(handler=_leaderboard)
 
 
@@ -119,12 +112,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     if parsed.plots:
         from attn_zoo.leaderboard.plot import draw
 
-        layers = []
-        if parsed.layers:
-            from attn_zoo.cli.layers import layer_axes  # takes a second to import, and no other table needs it
-
-            layers = layer_axes(parsed.layers)
-        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
         print(f"writing {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
@@ -158,19 +146,9 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"--format html always shows all parts. Leave out {', '.join(said)}")
     if format == "svg" and said:
         raise ValueError(f"--format svg draws only test scores by task. Leave out {', '.join(said)}")
-    if parsed.costs and format not in ("terminal", "html", "svg"):
-        raise ValueError(
-            "--costs must go with --format terminal, html or svg, because it adds columns to the heat map; got --format "
-            f"{format}. Leave --costs out"
-        )
     if (narrow := given("wide", "legend")) and format != "terminal":
         raise ValueError(
             f"{narrow[0]} must go with --format terminal, because --format {format} always shows everything. Leave {narrow[0]} out"
-        )
-    if parsed.layers and not parsed.plots:
-        raise ValueError(
-            "--layers must go with --plots FOLDER, because it adds curves to these pictures. Add --plots FOLDER, or leave "
-            "--layers out"
         )
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
@@ -192,8 +170,7 @@ def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
     as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
     records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
-    costs = counted_columns(parsed.costs)
-    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at, costs=costs)], damaged)
+    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at)], damaged)
 
 
 def _picture(parsed: argparse.Namespace) -> str:
@@ -201,7 +178,7 @@ def _picture(parsed: argparse.Namespace) -> str:
     from attn_zoo.leaderboard.heatmap import heat_map
 
     made = _tables(parsed, loaded(parsed.records))
-    return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
+    return heat_map_svg(heat_map(made, recorded_columns(made))).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:
@@ -215,7 +192,7 @@ def _text(parsed: argparse.Namespace) -> str:
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])
-    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "costs", "wide", "legend")
+    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "wide", "legend")
     colours = colours_here() if parsed.output is None else None
     return leaderboard(
         parsed.records, equal=budgets(parsed.equal), colours=colours, **{name: getattr(parsed, name) for name in names}

@@ -5,21 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
@@ -38,28 +28,17 @@ class Work:
     Args:
         total: number of parts of the work; None if it is unknown.
         bar: True to draw a bar on a terminal. False to print lines instead, because several processes cannot share one bar.
-        left: function that estimates the remaining seconds, or returns None if it cannot. By default, all parts are expected to
-            take equally long.
+        even: True to estimate the remaining time from the finished parts. False if some parts take far longer than others.
     """
 
-    def __init__(
-        self,
-        label: str,
-        total: int | None = None,
-        *,
-        bar: bool = True,
-        first: float = FIRST,
-        left: Callable[[], float | None] | None = None,
-    ) -> None:
-        self.label, self.total, self._done, self._note, self._first = label, total, 0, "", first
+    def __init__(self, label: str, total: int | None = None, *, bar: bool = True, first: float = FIRST, even: bool = True) -> None:
+        self.label, self.total, self._done, self._note, self._first, self._even = label, total, 0, "", first, even
         self._started, self._over = time.monotonic(), threading.Event()
-        self._left = left or self._by_parts
         self._stream = sys.stderr  # that of now: work may redirect it, to see whether a call prints
         console = Console(file=self._stream)
         self._bar: Progress | None = None
         if bar and console.is_terminal:
-            remaining = _LeftColumn(left) if left else TimeRemainingColumn(compact=True)
-            counted = () if total is None else (MofNCompleteColumn(), remaining)
+            counted = () if total is None else (MofNCompleteColumn(), *([TimeRemainingColumn(compact=True)] if even else []))
             columns = (TextColumn("{task.description}"), BarColumn(20), *counted, TimeElapsedColumn())
             self._bar = Progress(*columns, console=console, transient=True)
             self._task = self._bar.add_task(label, total=total)
@@ -86,33 +65,17 @@ class Work:
 
     def line(self) -> str:
         """Return the progress as one line of text, with the estimated remaining time if there is an estimate."""
-        seconds, left = time.monotonic() - self._started, self._left()
+        seconds, left = time.monotonic() - self._started, ""
+        if self._even and self.total and 0 < self._done < self.total:
+            left = f", about {seconds * (self.total - self._done) / self._done:.0f} s left"
         parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
-        times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
-        return terminal(f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}")[:COLUMNS]
-
-    def _by_parts(self) -> float | None:
-        """Return the remaining seconds if every part takes as long as the finished ones."""
-        seconds = time.monotonic() - self._started
-        return seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
+        return terminal(f"{self.label}: {', '.join(filter(None, [parts, self._note, f'{seconds:.0f} s{left}']))}")[:COLUMNS]
 
     def _tick(self) -> None:
         wait = self._first
         while not self._over.wait(wait):
             print(self.line(), file=self._stream, flush=True)
             wait = EVERY
-
-
-class _LeftColumn(ProgressColumn):
-    """Column of a progress bar with the estimated remaining time, in minutes and seconds."""
-
-    def __init__(self, left: Callable[[], float | None]) -> None:
-        super().__init__()
-        self._left = left
-
-    def render(self, task: Task) -> Text:
-        seconds = self._left()
-        return Text("--:--" if seconds is None else f"{seconds // 60:02.0f}:{seconds % 60:02.0f}", style="progress.remaining")
 
 
 def tracked(items: Iterable[T], label: str) -> Iterator[T]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_zoo.cli.parsing import ADVICE
 from attn_zoo.cli.records_of import add_reference, loaded, records_of, records_root
-from attn_zoo.escapes import terminal, terminal_lines
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
 from attn_zoo.records import RunRecord
 from attn_zoo.rows import RowName
@@ -26,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("row", metavar="ROW", help=row)
     add_reference(parser)
     checked = "also run the conformance tests on the mechanism (seconds to minutes)"
-    parser.add_argument("--check", action="store_true", help=checked)
-    parser.add_argument("--all", action="store_true", help="also print settings, data, curves, costs, literature and environment")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--check", action="store_true", help=checked)
+    either.add_argument("--json", action="store_true", help="print the records of the runs as JSON, with all that is recorded")
     parser.set_defaults(handler=_show, **{ADVICE: f". ROW is {row}. To see a task, use attn-zoo list haystack"})
 
 
@@ -35,8 +37,11 @@ def _show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
     found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, _recorded(records_root(parsed)))
     reports = _checked(found) if parsed.check else {}
-    texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
-    print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(texts)))
+    if parsed.json:
+        print(json.dumps([record.to_dict() for shown in found for record in shown.members], indent=1, sort_keys=True))
+    else:
+        print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join([*map(describe, found), *map(str, reports.values())])))
+        print("\n--json prints all that is recorded.")
     return 0 if all(report.ok for report in reports.values()) else 1
 
 
@@ -60,10 +65,3 @@ def _checked(found: Iterable[Shown]) -> dict[str, Report]:
 
     names = dict.fromkeys(name for shown in found for name in RowName(shown.row.attention).turn)
     return {name: check_attention(name) for name in names}
-
-
-def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
-    name = shown.row.attention
-    if reports:
-        return "\n\n".join(str(reports[part]) for part in dict.fromkeys(RowName(name).turn))
-    return terminal(f"not run, because records hold no checks. To run them, add --check, or use attn-zoo check {name}")

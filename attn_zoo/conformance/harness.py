@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -194,7 +194,7 @@ def run_cases(
     note: str = "",
     *,
     unknown: str = "",
-    tell: Callable[[Case, Sequence[Result]], object] = lambda case, done: None,
+    tell: Callable[[Case, int], object] = lambda case, done: None,
 ) -> Report:
     """Run every case and return the report. An expected failure that does not occur counts as a failure.
 
@@ -205,7 +205,7 @@ def run_cases(
             only. An expected failure has the status ``waived``.
         note: sentence at the end of the report.
         unknown: text for the summary line about what the checks cannot test.
-        tell: function that is called before each case, with the case and the results so far.
+        tell: function that is called before each case, with the case and the number of results so far.
 
     Raises:
         UnknownNameError: ``expected_failures`` names a check that ``subject`` does not have.
@@ -219,7 +219,7 @@ def run_cases(
     used: set[str] = set()
     results: list[Result] = []
     for case in cases:
-        tell(case, results)
+        tell(case, len(results))
         with apart(subject, f"in the check {case.check}"):
             result = _run(case)
         key = case.setting if case.setting in waivers else case.check

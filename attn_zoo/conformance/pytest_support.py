@@ -1,5 +1,4 @@
-"""Conformance tests as pytest tests in a test file. pytest is imported only when a function needs it. The command ``pytest
---attn-zoo`` needs no test file."""
+"""Conformance tests as pytest tests in a test file. pytest is imported only when a function needs it."""
 
 from __future__ import annotations
 
@@ -50,11 +49,6 @@ def parametrize_with_checks(
     return pytest.mark.parametrize("check", given)
 
 
-def told(case: Case, fault: Violation) -> str:
-    """Return the message of a violation, followed by the name of the check and the rule that it tests."""
-    return f"{fault}\n{case.check}: {case.contract}"
-
-
 def _test(case: Case, reason: str | None) -> Callable[[], None]:
     def check() -> None:
         __tracebackhide__ = True
@@ -75,7 +69,7 @@ def _run(case: Case) -> None:
     except NotApplicable as why:
         pytest.skip(str(why))
     except Violation as fault:  # the traceback inside the kit does not help
-        raise Violation(told(case, fault)) from None
+        raise Violation(f"{fault}\n{case.check}: {case.contract}") from None
 
 
 def _run_waived(case: Case, reason: str) -> None:

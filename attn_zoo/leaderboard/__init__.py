@@ -8,7 +8,6 @@ from pathlib import Path
 from attn_zoo.checks import check_number, check_text
 from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.compare import ORDERS, ordered
-from attn_zoo.leaderboard.heat_costs import counted_columns
 from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.leaderboard.table import Row, Table
@@ -29,7 +28,6 @@ def leaderboard(
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
     seeds: bool = False,
-    costs: Sequence[str | Path] = (),
     colours: str | None = None,
     wide: bool = False,
     legend: bool = False,
@@ -46,16 +44,13 @@ def leaderboard(
         equal: budgets at which configurations are compared, by cost (``time``, ``FLOPs`` or ``memory``); see ``tables``.
         at: training times in seconds. A further column per time shows the best validation score of each row until then.
         seeds: also show the score of every seed.
-        costs: files written by ``attn-zoo measure experiment=counted``. The heat map of the terminal shows their costs in place of
-            the FLOPs of the records.
         colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
         wide: show every column, even if the terminal is too narrow for all.
         legend: explain the columns in the terminal.
 
     Raises:
-        ValueError: the format or the order is unknown, a time or budget is not a number above 0, or a file in ``costs`` was not
-            written by ``attn-zoo measure experiment=counted``.
-        OSError: a file of costs cannot be read, or ``root`` is neither a folder nor a packed file.
+        ValueError: the format or the order is unknown, or a time or budget is not a number above 0.
+        OSError: ``root`` is neither a folder nor a packed file.
     """
     check_text("format", format, FORMATS)
     check_text("by", by, ORDERS)
@@ -69,7 +64,7 @@ def leaderboard(
         text = text if format not in ("csv", "json") else render([], format)
     else:
         shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}
-        text = render(made, format, costs=counted_columns(map(Path, costs)) if costs else (), colours=colours, by=by, **shown)
+        text = render(made, format, colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
         head, mark = ("% ", "%") if format == "latex" else ("", "-")
         text += f"\n\n{head}Files that were left out because they are not complete records:\n"

@@ -1,19 +1,17 @@
-"""Cost columns of the heat map, from a file of ``attn-zoo measure experiment=counted`` or from the records."""
+"""Cost columns of the heat map, and costs as text."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import geometric_mean
 
 from attn_zoo.leaderboard.compare import comparable, cost_of
 from attn_zoo.leaderboard.table import Table, shown_rows
-from attn_zoo.result_files import read_results
 
 LENGTH = 4096
-"""Number of tokens at which costs are shown. If a file has no counts at this length, its longest length is used."""
+"""Number of tokens at which costs are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +19,13 @@ class CostColumn:
     """Column of the heat map that shows one cost, such as FLOPs, per mechanism."""
 
     cost: str
-    """``FLOPs``, ``state``, ``time`` or ``memory``."""
+    """``FLOPs``, ``time`` or ``memory``."""
     length: int | None
     """Number of tokens at which the cost was counted; None if it was measured in the runs on the tasks."""
     said: str
     """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]
-    """Cost by mechanism, as far as it is known: in bytes for the recurrent state, otherwise as a multiple of softmax's cost."""
+    """Cost by mechanism, as far as it is known, as a multiple of softmax's cost."""
 
     @property
     def head(self) -> str:
@@ -37,21 +35,7 @@ class CostColumn:
     def written(self, attention: str) -> str:
         """Return the cost of a mechanism as text. If it is not known, the text is empty."""
         value = self.values.get(attention)
-        return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
-
-
-def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
-    """Return the cost columns of files that ``attn-zoo measure experiment=counted`` wrote.
-
-    A file on bidirectional mechanisms gives FLOPs as multiples of softmax's. A file on causal mechanisms gives the recurrent state
-    in bytes.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file was not written by this experiment, or its measurement did not finish.
-    """
-    columns = [column for path in paths for column in _columns(path)]
-    return list({column.head: column for column in columns}.values())
+        return "" if value is None else _times(value)
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
@@ -112,27 +96,6 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
             said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over {tasks} of the tasks here"
             made.append(CostColumn(cost, None, said, {name: geometric_mean(found) for name, found in ratios.items()}))
     return made
-
-
-def _columns(path: Path) -> Iterator[CostColumn]:
-    found = read_results(path, "counted", "--costs", finished=True)
-    grid, cells = found["grid"], found["cells"]
-    values = {(row["cell"], row["quantity"]): row["value"] for row in found["rows"] if row.get("value") is not None}
-    lengths = {cell["length"] for cell in cells}
-    length = LENGTH if LENGTH in lengths else max(lengths)
-    here = [(at, cell) for at, cell in enumerate(cells) if cell["length"] == length]
-    softmax = next((values.get((at, "flops")) for at, cell in here if cell["role"] == "baseline"), None)
-    rows = [(at, cell["subject"]) for at, cell in here if cell["role"] != "baseline"]
-    rows.sort(key=lambda row: bool(row[1]["implementation"] == "eager"))  # last, so that the eager form's count is kept
-    where = f"{grid['level']}, {length:,} tokens, width {grid['dim']}, {grid['heads']} heads"
-    name = "state_bytes" if grid["causal"] else "flops"
-    counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
-    if grid["causal"]:
-        said = f"State: bytes carried from token to token for one sequence in float32, causal {where}"
-        yield CostColumn("state", length, said, counts)
-    elif softmax:
-        told = {owner: count / softmax for owner, count in counts.items()}
-        yield CostColumn("FLOPs", length, f"FLOPs: forward pass relative to softmax, {where}", told)
 
 
 def _times(ratio: float) -> str:

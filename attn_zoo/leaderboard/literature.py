@@ -1,5 +1,5 @@
 """Comparison of recorded and published scores of the same mechanisms on the same task: how far published scores differ among
-themselves, how their settings differ from ours, and whether the records confirm published orderings of two mechanisms."""
+themselves, and how their settings differ from ours."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, resolution
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.published import Difference, Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
-
-RULE = (
-    "confirmed or refuted if the 95 % interval of the difference (Welch's) lies wholly on one side of 0 and both rows have "
-    f"{SEEDS_NEEDED} or more seeds; otherwise the verdict is 'cannot tell'"
-)
+from attn_zoo.published import Difference, Facts, Figure, Source, protocol_difference, published_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +32,6 @@ class LiteratureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Verdict on whether the records confirm an ordering of two mechanisms on which all publications agree."""
-
-    ordering: Ordering
-    attention: str
-    """Label of the recorded row with the mechanism ``ordering.attention``. The field ``baseline`` has the label for
-    ``ordering.baseline``."""
-    baseline: str
-    difference: Estimate | None
-    """Score of ``attention`` minus score of ``baseline``; None if one of the rows has no score."""
-    word: str
-    """``confirmed``, ``refuted`` or ``cannot tell``."""
-
-
-@dataclass(frozen=True, slots=True)
 class Literature:
     """Recorded table together with the published scores for its task."""
 
@@ -64,7 +43,6 @@ class Literature:
     """Settings in which each source differs from all rows, by title of the source."""
     flaws: Mapping[str, tuple[str, ...]]
     """Known flaws of the published scores on this task, by title of the source; first those of this task alone."""
-    verdicts: tuple[Verdict, ...]
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
@@ -97,23 +75,7 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
         source.title: tuple(dict.fromkeys(flaw for f in every if f.source is source for flaw in (*f.protocol.flaws, *source.flaws)))
         for source in sources
     }
-    judged = tuple(v for v in verdicts(table) if attention in (None, v.ordering.attention, v.ordering.baseline))
-    return Literature(table.task, sources, compared, common, flaws, judged)
-
-
-def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Return verdicts on whether a table confirms the published orderings for its task. An ordering says which of two mechanisms is
-    better, and all publications agree on it."""
-    found = []
-    for ordering in orderings():
-        yardsticks = [row for row in table.rows if row.attention == ordering.baseline]
-        if ordering.task != table.task["name"] or not yardsticks:
-            continue
-        for row in table.rows:
-            if row.attention == ordering.attention:
-                against = next((y for y in yardsticks if y.implementation == row.implementation), yardsticks[0])
-                found.append(_verdict(ordering, row, against, table))
-    return tuple(found)
+    return Literature(table.task, sources, compared, common, flaws)
 
 
 def facts(table: Table, row: Row) -> Facts:
@@ -139,15 +101,6 @@ def facts(table: Table, row: Row) -> Facts:
         schedule=budget.get("schedule", "cosine"),
         chosen_on="a validation split",
     )
-
-
-def _verdict(ordering: Ordering, row: Row, against: Row, table: Table) -> Verdict:
-    found = difference(row, against, resolution(table.task, table.data))
-    gain = found[0] if found else None
-    word = "cannot tell"
-    if gain and gain.count >= SEEDS_NEEDED and (gain.low > 0 or gain.high < 0):
-        word = "confirmed" if (gain.high < 0) == ordering.below else "refuted"
-    return Verdict(ordering, row.label, against.label, gain, word)
 
 
 def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[Difference, ...]]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.data import csv_text
-from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, literature
+from attn_zoo.leaderboard.literature import Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Table
-from attn_zoo.leaderboard.text import Grid, lines, tabulated
+from attn_zoo.leaderboard.text import Grid, tabulated
 from attn_zoo.published import SCORE, Anchor, Figure, anchor, anchors, figures, phrases
 
 _TABLES = ("terminal", "github", "latex")
@@ -94,20 +94,8 @@ def _anchored(found: Anchor) -> tuple[str, str, str]:
     return f"{figure.printed} {figure.unit}", found.task, cite if cite.endswith(figure.where) else f"{cite}, {figure.where}"
 
 
-def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Return a sentence about one published ordering of two mechanisms, and whether the records confirm it."""
-    ordering = verdict.ordering
-    side = "below" if ordering.below else "above"
-    gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
-    ours = "one of the two has no score" if verdict.difference is None else _difference(verdict.difference, metric)
-    return (
-        f"{', '.join(ordering.gaps)} agree that {ordering.attention} lies {side} {ordering.baseline} ({gaps} points): "
-        f"{verdict.word} here ({verdict.attention} against {verdict.baseline}: {ours})"
-    )
-
-
 def _of_task(compared: Literature, format: str) -> Iterator[str]:
-    """Yield the scores of one task, the settings that differ, and the published orderings of mechanisms."""
+    """Yield the scores of one task, and the settings that differ."""
     metric = compared.task["metric"]
     titles = [source.title for source in compared.sources]
     head = ["attention", f"ours, {metric} (%)", *(f"{s.title} {s.year}" for s in compared.sources), "spread of sources"]
@@ -123,9 +111,6 @@ def _of_task(compared: Literature, format: str) -> Iterator[str]:
     yield tabulated(Grid(f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)", head, body), format)
     if settings := _settings(compared):
         yield tabulated(Grid(f"{compared.task['title']}: settings", ["setting", "ours", *titles], settings), format)
-    if compared.verdicts:
-        told = [verdict_line(verdict, metric) for verdict in compared.verdicts]
-        yield lines([*told, f"Orderings are {RULE}."], format)
 
 
 def _settings(compared: Literature) -> list[list[str]]:
@@ -186,12 +171,4 @@ def printed(found: Sequence[Figure]) -> str:
 
 
 def _ours(score: Estimate, metric: str) -> str:
-    return f"{score.written(*style(metric))} ({_seeds(score.count)})"
-
-
-def _difference(found: Estimate, metric: str) -> str:
-    return f"{found.written(*style(metric), '+')} points over {_seeds(found.count)}"
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'' if count == 1 else 's'}"
+    return f"{score.written(*style(metric))} ({score.count} seed{'' if score.count == 1 else 's'})"

@@ -18,7 +18,7 @@ from rich.text import Text
 from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.heat_costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import (
     DARK_FROM,
     SHADES,
@@ -48,7 +48,7 @@ Strip = tuple[str, Sequence[Text]]
 """Column of the heat map as text: the heading, one text per mechanism, and one for the chance level."""
 
 
-def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None, by: str) -> str:
+def overview_text(tables: Sequence[Table], format: str, colours: str | None, by: str) -> str:
     """Return the overview as text: a heat map in the terminal, a table in other formats.
 
     Args:
@@ -57,7 +57,7 @@ def overview_text(tables: Sequence[Table], format: str, costs: Sequence[CostColu
     """
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
-    return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)
+    return heat_map_text(heat_map(tables, recorded_columns(tables)), colours)
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:

@@ -71,20 +71,13 @@ AXES = {
     )
 }
 """Costs that records hold, by name."""
-MECHANISM = CostAxis("mechanism", "FLOPs at 4,096 tokens", lambda row: row.mechanism_flops_4096 or None, _COUNT, short)
-"""Axis with the counted FLOPs of a row's mechanism at 4,096 tokens. A count of 0 is treated as unknown."""
-
 Panel = tuple[Table, CostAxis]
 
 
-def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ()) -> list[Path]:
+def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Draw the heat map and one plot of scores against each cost, each as PNG and SVG in ``folder``. Return the paths of the files.
 
     Existing files are replaced.
-
-    Args:
-        layers: measured costs of one layer. If given, one more plot has, for each task, a panel per cost and a panel
-            with the mechanisms' FLOPs at 4,096 tokens.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -101,8 +94,6 @@ def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ())
         for first in range(0, len(panels), PANELS):
             number = f"-{first // PANELS + 1}" * (len(panels) > PANELS)
             files += write(panels[first : first + PANELS], folder / f"cost-{axis.name.lower()}{number}")
-    if layers and (panels := panels_of(tables, [MECHANISM, *layers])):
-        files += write(panels, folder / "cost-layer")
     return files
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tabulate import tabulate
 
@@ -59,7 +58,6 @@ def render(
     *,
     overview: bool = False,
     seeds: bool = False,
-    costs: Sequence[Any] = (),
     colours: str | None = None,
     by: str = "score",
     wide: bool = False,
@@ -74,7 +72,6 @@ def render(
     Args:
         overview: show only the overview and its notes. In the terminal the overview is the heat map.
         seeds: also show the score of every seed.
-        costs: cost columns of the heat map; by default those of the records.
         colours: colour system of the terminal; None for plain text.
         by: order of the rows, one of ``ORDERS``.
         wide: show every column, even if the terminal is too narrow for all.
@@ -91,7 +88,7 @@ def render(
     if format == "json":
         return as_json(tables)
     many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or seeds or any(table.at for table in tables))
-    parts = [overviews.overview_text(tables, format, costs, colours, by)] if overview or len(tables) > 1 else []
+    parts = [overviews.overview_text(tables, format, colours, by)] if overview or len(tables) > 1 else []
     views = [view for view in _VIEWS if seeds or view != "seeds"]
     on_page = format == "github"  # pages link to one that explains every column
     names = titles(tables) if len(tables) > 1 else [None]

@@ -3,7 +3,6 @@
 from attn_zoo.published.anchors import Anchor, anchor, anchors
 from attn_zoo.published.difference import Difference, Facts, phrases, protocol_difference
 from attn_zoo.published.figures import SCORE, Average, Figure, Protocol, Source, averages, figures, published_for, sources
-from attn_zoo.published.orderings import Ordering, orderings
 
 __all__ = [
     "SCORE",
@@ -12,14 +11,12 @@ __all__ = [
     "Difference",
     "Facts",
     "Figure",
-    "Ordering",
     "Protocol",
     "Source",
     "anchor",
     "anchors",
     "averages",
     "figures",
-    "orderings",
     "phrases",
     "protocol_difference",
     "published_for",

@@ -66,6 +66,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "read=none.json"], "none.json"),
         ([*CROSSOVER, "read=list.json"], "list.json is a file of another kind"),
         ([*CROSSOVER, "read=words.json"], "words.json is not JSON"),
+        ([*CROSSOVER, "read=part.json"], "part.json must be a complete measurement"),
         ([*CROSSOVER, "lengths=[300]"], "lengths must be a list of at least two different integers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
         ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),
@@ -75,6 +76,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
 def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsys):
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
     (tmp_path / "words.json").write_text("no", encoding="utf-8")
+    (tmp_path / "part.json").write_text('{"experiment": "crossover"}', encoding="utf-8")
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert Scripted.made == 0

@@ -61,7 +61,7 @@ STARTED = ("run", "measure", "analyze", "transplant")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
-    """Folder with what the pages assume: records, weights, packages, a plugin file, costs, texts."""
+    """Folder with what the pages assume: records, weights, packages, a plugin file, texts."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("runs", "BEFORE", "AFTER", "equal_time"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
@@ -76,7 +76,6 @@ def prepared(tmp_path_factory) -> Path:
         "new my_attention --output packages/my_attention",
         "new my_task --task --output packages/my_task",
         "new mine --output packages/mine",
-        "measure experiment=counted attentions=[softmax,linformer] lengths=[4096] output=counted.json",
     ):
         assert_fits(on_a_terminal(words.split(), folder, forked=True))
     for name, step in (("BEFORE", 0), ("AFTER", 3)):

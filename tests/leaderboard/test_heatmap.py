@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from itertools import groupby
@@ -14,11 +13,9 @@ import pytest
 from make import make_record
 from synthetic import CONTROLS, TASKS, synthetic_records
 
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.cli.main import main
-from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heat_costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, beside, gap, heat_map
 from attn_zoo.leaderboard.overview import heat_map_text
@@ -43,35 +40,6 @@ def _words(picture: str) -> str:
 def cell_of(found: HeatMap, name: str, task: str):
     at = [column.table.task["name"] for column in found.columns].index(task)
     return next(line for line in found.lines if line.attention == name).cells[at]
-
-
-def counted(folder: Path, *, causal: bool = False, **changes) -> Path:
-    """A file as ``attn-zoo measure experiment=counted`` writes it."""
-
-    grid = {"level": "mechanism", "dim": 256, "heads": 4, "causal": causal}
-    found = Measurement("counted", grid, None, {}, complete=True)
-
-    def add(name: str, implementation: str, length: int, flops: float, role: str = "mechanism") -> Figures:
-        figures = found.of(
-            Cell(f"{role} {name}:{implementation}", "counted", length, role=role, subject=Subject(name, {}, implementation))
-        )
-        figures.values = {"flops": [flops], "state_bytes": [65_536 if causal else None]}
-        return figures
-
-    for length in (512, 4096):
-        add("softmax", "eager", length, 1000.0, role="baseline")
-    for name, implementation, length, flops in (
-        ("softmax", "eager", 4096, 1000.0),
-        ("softmax", "sdpa", 4096, 7000.0),
-        ("linformer", "eager", 4096, 3.9),
-        ("linformer", "eager", 512, 500.0),
-    ):
-        add(name, implementation, length, flops)
-    refused = add("fnet", "eager", 4096, 0.0)
-    refused.values, refused.failures = {}, {"flops": "refused: no causal form"}
-    path = folder / f"counted-{causal}.json"
-    path.write_text(json.dumps({**found.to_dict(), **changes}), encoding="utf-8")
-    return path
 
 
 def test_every_mechanism_has_a_line_and_every_task_a_column(whole):
@@ -268,22 +236,7 @@ def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
     assert gaps == {"softmax": ["", ""], "nystrom": ["", NOT_APPLICABLE], "linear": ["", NOT_RUN]}
 
 
-def test_counted_costs_stand_beside_the_scores(tmp_path):
-    files = [counted(tmp_path), counted(tmp_path, causal=True)]
-    columns = counted_columns(files)
-    assert [column.head for column in columns] == ["FLOPs at 4,096", "state at 4,096"]
-    assert columns[0].written("softmax") == "1×" and columns[0].written("linformer") == "0.004×", (
-        "of the eager form, at 4,096 tokens"
-    )
-    assert [columns[1].written(name) for name in ("softmax", "linformer", "none")] == ["64 KiB", "64 KiB", ""]
-    found = heat_map(tables([make_record(), make_record("linformer"), make_record("performer")]), columns)
-    assert {line.attention: line.costs for line in found.lines}["linformer"] == ("0.004×", "64 KiB")
-    picture = heat_map_svg(found)
-    assert ">0.004×</text>" in picture and "FLOPs at 4,096" in picture and "relative to softmax" in _words(picture)
-    assert "0.004×" in heat_map_text(found)
-
-
-def test_without_a_file_costs_are_those_of_the_records():
+def test_costs_are_those_of_the_records():
     def cost(count: int) -> dict[str, Any]:
         return {"counted": {"flops_per_example": count}}
 
@@ -308,21 +261,11 @@ def test_records_that_count_mechanisms_alone_show_them_at_one_length():
     records.append(make_record("cosformer", counted={"flops_per_example": 50}))
     (column,) = recorded_columns(tables(records))
     assert column.head == "FLOPs at 4,096" and column.values == {"softmax": 1, "linear": pytest.approx(0.025)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"experiment": "growth"}, "experiment=counted wrote with output=, but .* is a file of growth"),
-        ({"complete": False}, "are not complete|is not complete"),
-    ],
-)
-def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
-    with pytest.raises(ValueError, match=said):
-        counted_columns([counted(tmp_path, **changes)])
-    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="is not JSON"):
-        counted_columns([tmp_path / "broken.json"])
+    found = heat_map(tables(records), [column])
+    assert {line.attention: line.costs for line in found.lines} == {"softmax": ("1×",), "linear": ("0.025×",), "cosformer": ("",)}
+    picture = heat_map_svg(found)
+    assert ">0.025×</text>" in picture and "FLOPs at 4,096" in picture and "relative to softmax" in _words(picture)
+    assert "0.025×" in heat_map_text(found)
 
 
 @pytest.fixture
@@ -341,27 +284,25 @@ def test_a_column_whose_best_is_within_a_point_of_the_best_control_is_not_shaded
 
 def test_the_command_writes_the_picture(folder, capsys):
     file = folder / "map.svg"
-    words = ["leaderboard", "--records", str(folder / "runs"), "--format", "svg", "--costs", str(counted(folder))]
+    words = ["leaderboard", "--records", str(folder / "runs"), "--format", "svg"]
     assert main([*words, "--output", str(file)]) == 0
     said = _words(file.read_text(encoding="utf-8"))
-    assert "FLOPs at 4,096" in said and "4 attention mechanisms on 3 tasks" in said
+    assert "FLOPs at 1,024" in said and "4 attention mechanisms on 3 tasks" in said
     assert main(words) == 0 and "<svg" in capsys.readouterr().out
 
 
 def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
-    assert main(["leaderboard", "--records", str(folder / "runs"), "--overview", "--costs", str(counted(folder))]) == 0
+    assert main(["leaderboard", "--records", str(folder / "runs"), "--overview"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out, "what is no terminal is given no colours"
     assert {line.split()[0] for line in out.splitlines() if line[:1].isalpha()} >= {"softmax", *CONTROLS}
-    assert "0.004×" in out
+    assert out.splitlines()[0].endswith("FLOPs") and "1×" in out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--format", "svg", "--seeds"], "Leave out --seeds"),
-        (["--format", "csv", "--costs", "some.json"], "--costs must go with --format terminal, html or svg"),
-        (["--costs", "nowhere.json"], "nowhere.json"),
         (["--format", "svg", "--records", "nowhere"], "'nowhere' does not exist"),
     ],
 )

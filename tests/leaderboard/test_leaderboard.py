@@ -119,7 +119,7 @@ def test_usual_heads_are_those_of_most_rows_however_many_seeds_each_has():
     assert {row.label: row.heads for row in table.rows} == {"softmax": None, "performer": None, "linear heads=4": 4}
     sources = [replace(record, source=f"{at}.json") for at, record in enumerate(records)]
     (shown,) = find("linear heads=4", sources)
-    assert "heads=4" in describe(shown, "", whole=True) and "heads=2" not in describe(shown, "", whole=True)
+    assert "model.heads=4" in describe(shown) and "heads=2" not in describe(shown)
 
 
 def test_controls_stand_last_and_the_margin_is_over_the_best_of_them():

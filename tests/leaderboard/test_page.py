@@ -20,7 +20,7 @@ from synthetic import synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heat_costs import CostColumn
+from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
 from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
 from attn_zoo.records import Damaged, ModelSpec, RunRecord, Store
@@ -143,8 +143,9 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
         store.add(record)
     records, _ = store.load()
     made = tables(records)
+    (flops,) = recorded_columns(made)
     found = heat_map(made)
-    text = html_page([ResultSet(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": 65536})])])
+    text = html_page([ResultSet(made, records)])
     heat = set_of(text)["heat"]
     assert [column["title"] for column in heat["columns"]] == [column.title for column in found.columns]
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
@@ -153,8 +154,8 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
             assert shade == level(cell.shade) and ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
             assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None)
             assert said.startswith(f"{line.attention} on ") or cell.row is None
-    assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == "64 KiB"
-    assert heat["beside"] == ["average (%)", "state at 4,096", "time", "memory"]
+    assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == flops.written("linformer")
+    assert heat["beside"] == ["average (%)", flops.head, "time", "memory"]
     assert f".h{len(SHADES)}{{background:{SHADES[-1]}" in text
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,8 @@ from make import make_record
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from synthetic import dialled_records
 
-from attn_zoo.bench.measurement import Cell, Measurement
-from attn_zoo.cli.layers import layer_axes
-from attn_zoo.cli.main import main
-from attn_zoo.count.rigs import Subject
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.plot import AXES, MECHANISM, NAMED, PANELS, curves_of, draw, looks, panels_of, plot_svg
+from attn_zoo.leaderboard.plot import AXES, NAMED, PANELS, curves_of, draw, looks, panels_of, plot_svg
 from attn_zoo.plotting.theme import MUTED
 from attn_zoo.records import ModelSpec, RunRecord, Tuning
 
@@ -191,67 +185,3 @@ def test_without_records_nothing_is_drawn_and_no_folder_is_made(tmp_path):
     with pytest.raises(ValueError, match="there are no records"):
         draw([], tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
-
-
-def measured(file: Path, **changes) -> Path:
-    """A measurement of linformer at two projected lengths, two lengths, and two and eight heads, 3 rounds each."""
-    found = Measurement(
-        "growth",
-        {"dim": 64, "heads": 2},
-        None,
-        {"cpu": "this processor", "gpu": None, "threads": 2, "torch": "2.15"},
-        complete=True,
-    )
-    for heads, k, length, kind in itertools.product(("", "8"), (8, 16), (1024, 4096), ("forward", "training")):
-        options = {"projected_length": k, "sharing": "headwise"}
-        cell = Cell(f"linformer[projected_length={k}]", kind, length, group=heads, subject=Subject("linformer", options))
-        slow = 3 if heads else 1
-        found.of(cell).values = {"seconds": [slow * k * length / 1e6, 0.5, k * length / 1e7], "peak_bytes": [k * length * 1024]}
-    found.write(file)
-    if changes:
-        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
-    return file
-
-
-def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
-    axes = {axis.name: axis for axis in layer_axes(measured(tmp_path / "layers.json"))}
-    assert list(axes) == ["time-1024", "memory-1024", "time-4096", "memory-4096"]
-    records = [
-        make_record(
-            "linformer", test=k / 20, spec_options={"projected_length": k, "dropout": 0.0}, counted={"mechanism_flops_4096": k}
-        )
-        for k in (8, 16, 32)
-    ]
-    (table,) = tables([*records, make_record("performer")])
-    by_k = {row.options.get("projected_length"): row for row in table.rows}
-    assert axes["time-4096"].of(by_k[8]) == pytest.approx(1e3 * 8 * 4096 / 1e6), "the median of three rounds, in ms"
-    assert axes["memory-1024"].of(by_k[16]) == pytest.approx(16), "MiB"
-    assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
-    assert MECHANISM.of(by_k[8]) == 8
-    two, eight = (replace(records[0].spec, model=ModelSpec(heads=heads)) for heads in (2, 8))
-    (varied,) = tables([records[0], replace(records[0], spec=two), replace(records[0], spec=eight)])
-    of = {row.heads: axes["time-4096"].of(row) for row in varied.rows}
-    milliseconds = 1e3 * 8 * 4096 / 1e6
-    assert of == {2: pytest.approx(milliseconds), 4: None, 8: pytest.approx(3 * milliseconds)}, (
-        "layers with two and eight heads are measured"
-    )
-    said = _words(plot_svg(panels_of([table], [MECHANISM, *axes.values()])))
-    assert "width 64 with 2 heads" in said and "this processor" in said
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"experiment": "cost"}, "that attn-zoo measure experiment=growth wrote"),
-        ({"complete": False}, "is not complete|are not complete"),
-        ({"cells": None}, "must be a complete measurement"),
-    ],
-)
-def test_other_measurements_are_refused(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        layer_axes(measured(tmp_path / "layers.json", **changes))
-
-
-def test_layers_are_of_plots(tmp_path, capsys):
-    assert main(["leaderboard", "--records", str(tmp_path), "--layers", "x.json"]) == 2
-    assert "--plots FOLDER" in capsys.readouterr().err

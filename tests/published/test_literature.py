@@ -1,4 +1,4 @@
-"""Our rows beside the literature: spread of its figures, differing settings, and no verdict from few seeds."""
+"""Our rows beside the literature: spread of its figures, and differing settings."""
 
 from __future__ import annotations
 
@@ -26,25 +26,6 @@ def listops(attention: str, seed: int, test: float, **options) -> RunRecord:
 def rows(softmax: list[float], performer: list[float]) -> list[RunRecord]:
     records = [listops("softmax", seed, test) for seed, test in enumerate(softmax)]
     return records + [listops("performer", seed, test, features=64) for seed, test in enumerate(performer)]
-
-
-@pytest.mark.parametrize(
-    ("softmax", "performer", "word"),
-    [
-        ([0.36, 0.37, 0.38], [0.18, 0.19, 0.21], "confirmed"),
-        ([0.30, 0.31, 0.29], [0.36, 0.36, 0.36], "refuted"),
-        ([0.36, 0.37, 0.38], [0.36, 0.33, 0.40], "cannot tell"),
-        ([0.36, 0.37], [0.18, 0.19], "cannot tell"),
-        ([0.36], [0.18], "cannot tell"),
-    ],
-)
-def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(softmax, performer, word):
-    (table,) = tables(rows(softmax, performer))
-    compared = literature(table)
-    assert compared is not None
-    (verdict,) = compared.verdicts
-    assert (verdict.word, verdict.attention, verdict.baseline) == (word, "performer", "softmax")
-    assert f"{word} here (performer against softmax" in render_published([table])
 
 
 def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
@@ -88,11 +69,10 @@ def test_every_format_tells_every_figure():
         render_published(made, "html")
 
 
-def test_only_one_attention_keeps_the_verdict_on_it():
+def test_only_the_rows_of_one_attention_are_shown():
     made = tables(rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]))
     text = render_published(made, attention="performer")
-    assert "confirmed here" in text
-    assert "36.37" not in text
+    assert "18.01" in text and "36.37" not in text
 
 
 def test_a_task_nobody_published_is_said():

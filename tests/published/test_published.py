@@ -14,7 +14,6 @@ from attn_zoo.published import (
     Facts,
     averages,
     figures,
-    orderings,
     phrases,
     protocol_difference,
     published_for,
@@ -134,13 +133,6 @@ def test_what_looks_like_a_misprint_is_kept_with_a_note():
     doubtful = {figure.model for figure in figures() if any("typing error" in note for note in figure.notes)}
     assert doubtful == {"Synthesizer", "Linformer"}
     assert [f.printed for f in figures(metric="peak memory", attention="linformer") if f.source.name == "lra"][2:] == ["0.99"] * 2
-
-
-def test_exactly_two_orderings_are_shared_by_all_three_sources():
-    found = {(o.task, o.attention): o for o in orderings()}
-    assert set(found) == {("listops", "performer"), ("text", "linformer")}
-    assert found["listops", "performer"].gaps == {"LRA": -18.36, "Nyströmformer": -18.3, "xFormers": -17.94}
-    assert all(ordering.below for ordering in found.values())
 
 
 def facts(**changed) -> Facts:

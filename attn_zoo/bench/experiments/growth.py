@@ -44,7 +44,7 @@ class Growth(Timed, AttentionRows):
         return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in layers for kind in KINDS]]
 
     def heads_of(self, cell: Cell) -> int:
-        return heads_of(cell, self.heads)
+        return int(cell.group or self.heads)
 
     def process(self, cell: Cell) -> str:
         return f"{cell.label} {cell.group}"
@@ -67,11 +67,6 @@ class Growth(Timed, AttentionRows):
         )
         failed = failures(found.cells.values(), KINDS)
         return joined(found, table(head, rows, format, left=(0, 1)), notes(found, what, "growth", before=failed))
-
-
-def heads_of(cell: Cell, heads: int) -> int:
-    """Return the number of heads of a case (``cell``): ``cell.group`` as a number, or ``heads`` if ``cell.group`` is empty."""
-    return int(cell.group or heads)
 
 
 def _row(own: Sequence[Figures], found: Measurement) -> list[str]:

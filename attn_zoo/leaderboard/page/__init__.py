@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.heat_costs import CostColumn, measured_columns, recorded_columns
+from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, footnotes, heat_map
 from attn_zoo.leaderboard.notes import footnotes as legend
 from attn_zoo.leaderboard.page.data import Runs, facts_data, heat_data, rows_data, summary
@@ -43,8 +43,6 @@ class ResultSet:
     """Name under which the reader chooses the set; may be empty for the only set of a page."""
     records_at: str | None = None
     """Address of the folder of records relative to the page (see ``records_from``). With None, the page has no links to records."""
-    costs: Sequence[CostColumn] = ()
-    """Cost columns of the heat map; by default those of the records."""
     not_causal: Collection[str] = ()
     """Mechanisms without a causal form, to which causal tasks are not applicable."""
 
@@ -86,7 +84,7 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
 
 
 def _heat_map(of: ResultSet) -> HeatMap:
-    return heat_map(of.tables, [*(of.costs or recorded_columns(of.tables)), *measured_columns(of.tables)], of.not_causal)
+    return heat_map(of.tables, [*recorded_columns(of.tables), *measured_columns(of.tables)], of.not_causal)
 
 
 def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
