@@ -82,7 +82,8 @@ def flops_until(step: float, run: Run, training_flops_per_example: float | None)
 
 
 def _seconds(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
-    return seconds_until(run, point["train_seconds"]) if len(row.block.machines) == 1 else None
+    comparable = len(row.block.machines) == 1 and not row.unsteady
+    return seconds_until(run, point["train_seconds"]) if comparable else None
 
 
 def _flops(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
@@ -131,7 +132,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
     if budget is None or not curves or not all(curves):
         unknown = "no learning curve, or its training time was disturbed"
-        unknown = "measured on several machines" if len(row.block.machines) > 1 else unknown
+        unknown = "measured on several machines" if len(row.block.machines) > 1 else str(row.unsteady or unknown)
         return entry([], unknown if row.test else "no seed is done")
     within = [[point for point in curve if point[0] <= budget] for curve in curves]
     if not all(within):

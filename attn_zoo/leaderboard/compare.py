@@ -341,9 +341,9 @@ def comparable(one: Row, other: Row, cost: str) -> bool:
     """Return True if the costs of two rows can be compared.
 
     Both costs must be known. Measured costs can be compared only if both rows have the same requested implementation and were
-    measured on one and the same machine.
+    measured on one and the same machine. Times can be compared only if no row is ``unsteady``.
     """
-    if cost_of(one, cost) is None or cost_of(other, cost) is None:
+    if cost_of(one, cost) is None or cost_of(other, cost) is None or (cost == "time" and (one.unsteady or other.unsteady)):
         return False
     return one.block_of(cost) == other.block_of(cost) and (cost in COUNTED or len(one.block.machines) == 1)
 

@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
-from attn_zoo.leaderboard.table import Block, CurvePoint, Failure, Row, Table, runs_of
+from attn_zoo.leaderboard.table import STEADY, Block, CurvePoint, Failure, Row, Table, Unsteady, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.shape import bounds
 
@@ -200,6 +200,11 @@ def _table(
         row.margin = over[0] if over else None
         if softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops:
             row.warnings += ("costs more FLOPs than softmax here",)
+    for members in grouped((row.block, row) for row in rows).values():
+        worst = max(members, key=lambda row: row.step_quotient)
+        if worst.step_quotient > STEADY:
+            for row in members:
+                row.unsteady = Unsteady(worst.label, worst.step_quotient)
     judgement = judge_rows(rows, control, measured)
     with_fronts(rows, judgement, measured.sign)
     return Table(

@@ -177,6 +177,25 @@ class Judgement:
     comparisons: tuple[Comparison, ...]
 
 
+STEADY = 1.5
+"""Largest quotient of the times of a training step with two seeds of a row. A larger quotient shows that a run shared its processor
+with other work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsteady:
+    """Row whose training steps took much longer with one seed than with another."""
+
+    label: str
+    quotient: float
+
+    def __str__(self) -> str:
+        return (
+            f"training times are not compared, because runs shared their processor: the steps of {self.label} took "
+            f"{self.quotient:.1f} times as long with one seed as with another"
+        )
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
     """Results of one configuration on one task, over all its seeds. Numbers that were not measured are None."""
@@ -262,6 +281,8 @@ class Row:
     """Labels of the rows that dominate this one; ``compare.with_fronts`` has the rule."""
     fronts: tuple[str, ...] = ()
     """Costs (keys of ``COSTS``) for which the row is on the Pareto front."""
+    unsteady: Unsteady | None = None
+    """Evidence that runs of the row's block shared their processor, so that their training times cannot be compared; else None."""
 
     @property
     def label(self) -> str:
@@ -287,6 +308,12 @@ class Row:
     def trials(self) -> int:
         """Number of trials (runs with other settings) of the search that found the row's settings; 0 if there was no search."""
         return 0 if self.tuning is None else self.tuning.trials or 0
+
+    @property
+    def step_quotient(self) -> float:
+        """Median time of a training step with the slowest seed, divided by that with the fastest seed; 1 if it was not measured."""
+        steps = [run["step_seconds_median"] for run in self.runs if run["seed"] in self.by_seed and run["step_seconds_median"]]
+        return max(steps) / min(steps) if steps else 1.0
 
     def block_of(self, cost: str) -> Block | None:
         """Return the implementation group (requested implementation and machines) within which the row's ``cost`` can be compared.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,22 @@ def test_controls_do_not_shorten_the_budget():
     assert entries["none"].note == "spent less than the budget" and entries["none"].spent == pytest.approx(0.1)
     (table,) = tables([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))])
     assert "at equal time, none: spent less than the budget" in render([table], "terminal")
+
+
+def test_times_are_not_compared_if_runs_shared_their_processor():
+    def timed(name: str, *steps: float) -> list[RunRecord]:
+        return [
+            replace(run(name, seed, curve=FAST), measured={"step_seconds_median": step, "train_seconds": 30 * step})
+            for seed, step in enumerate(steps, start=1)
+        ]
+
+    (steady,) = tables([*timed("softmax", 0.1, 0.14), *timed("linformer", 0.05, 0.05)])
+    assert "time" in steady.boards and any("time" in row.fronts for row in steady.rows)
+    (shared,) = tables([*timed("softmax", 0.1, 0.16), *timed("linformer", 0.05, 0.05)])
+    assert "time" not in shared.boards and not any("time" in row.fronts for row in shared.rows)
+    said = "the steps of softmax took 1.6 times as long with one seed as with another"
+    assert said in text_of(html_page([ResultSet([shared], [])])) and said in render([shared], "github")
+    assert "not compared" not in render([steady], "github")
 
 
 def test_a_budget_before_the_first_look_is_over():
