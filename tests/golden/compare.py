@@ -48,7 +48,13 @@ CHANGED: dict[str, str] = {
     "results/* against *": "Welch's test and Holm's correction stand in place of a test of our own, and rows are compared with the "
     "best, softmax and the best control, not each with each",
     "results/* / dominated_by": "a row that is significantly better is the best one or softmax",
-    **dict.fromkeys(("results/* / equal time, *", "results/* / fronts"), "times are not compared if runs shared their processor"),
+    **dict.fromkeys(
+        (
+            *("results/* / equal time, *", "results/* / fronts", "pages / tasks_cpu / *, costs: *"),
+            "pages / tasks_cpu / *, at equal budgets: * / valid at equal time (%)",
+        ),
+        "times are not compared if runs shared their processor",
+    ),
     **dict.fromkeys(
         ("results/* / margin *", "* / over control"), "margins over the best control have Welch's interval, over all seeds of both"
     ),
