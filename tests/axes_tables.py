@@ -198,21 +198,37 @@ def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] |
 
 def length_finding(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> str:
     """Return in one sentence from which length on an efficient row is ahead of softmax."""
-    judged = {n: made for n in LENGTHS if (made := against_softmax(found.get(n, {}))) is not None}
+    judged, ahead, first = lengths_ahead(found)
     if not judged:
         return f"Not decided: no length has {SEEDS_NEEDED} seeds of softmax and of an efficient row."
-    ahead = {n: max(better, key=lambda c: c.difference.mean) for n, made in judged.items() if (better := _better(made))}
-    lasting = [n for n in judged if all(m in ahead for m in judged if m >= n)]
     told = [
         f"at {n:,} `{ahead[n].row}` leads by {ahead[n].difference.in_points(True)}" if n in ahead else f"at {n:,} none leads"
         for n in judged
     ]
     start = (
-        f"From {lasting[0]:,} tokens on, an efficient mechanism is ahead of softmax after the same time"
-        if lasting
+        f"From {first:,} tokens on, an efficient mechanism is ahead of softmax after the same time"
+        if first
         else f"No efficient mechanism is ahead of softmax after the same time at {max(judged):,} tokens"
     )
     return f"{start}: {', '.join(told)}."
+
+
+def length_sentence(made: Sequence[Table]) -> str:
+    """Return in one sentence for README from which length on an efficient row is ahead of softmax; empty if none is."""
+    _, ahead, first = lengths_ahead(by_length(made))
+    if not first:
+        return ""
+    page = "docs/reports/length-and-state.md#length-at-equal-time"
+    lead = ahead[first].difference.in_points(True)
+    return f"On copying over {first:,} tokens, `{ahead[first].row}` leads softmax by {lead} after [the same training time]({page})."
+
+
+def lengths_ahead(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> tuple[list[int], dict[int, Comparison], int]:
+    """Return the lengths with enough seeds, the comparison of the leading efficient row with softmax at each length where one
+    leads, and the smallest length from which on one always leads (0 if there is none)."""
+    judged = {n: made for n in LENGTHS if (made := against_softmax(found.get(n, {}))) is not None}
+    ahead = {n: max(better, key=lambda c: c.difference.mean) for n, made in judged.items() if (better := _better(made))}
+    return list(judged), ahead, next((n for n in judged if all(m in ahead for m in judged if m >= n)), 0)
 
 
 def _better(made: Sequence[Comparison]) -> list[Comparison]:

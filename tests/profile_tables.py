@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from axes_tables import length_sentence
 from committed import boards_of, measured, newer_records, profile_boards, task_place, titled
 from scipy.stats import fisher_exact
 from tabulate import tabulate
@@ -49,6 +50,8 @@ def regime() -> str:
         f"All networks in the picture have {depth} layers of width {dim}. Their inputs have {lengths[0]} to {lengths[-1]} tokens. "
         "Larger networks and longer inputs may change the ranking. "
     )
+    if ahead := length_sentence(boards_of("length")):
+        told += f"{ahead} "
     newer = [titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
         these = "these tasks" if newer[1:] else "this task"
@@ -65,10 +68,10 @@ def regime() -> str:
             "the mechanism, which computed something different."
         )
     if late := late_learners():
-        learned = [f"{' and '.join(names)} {'do' if names[1:] else 'does'} so on {task}" for task, names in late.items()]
+        learned = [f"of {' and '.join(names)} learned {task}" for task, names in late.items()]
         told += (
-            " A mechanism with a white cell may still learn the task with every seed if it is [trained for more steps]"
-            f"(docs/explanation/profile.md#trained-until-a-criterion). {'; '.join(learned)}."
+            " Some white cells only mean that training was too short. With [more steps]"
+            f"(docs/explanation/profile.md#trained-until-a-criterion), every seed {', and every seed '.join(learned)}."
         )
     return told
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from axes_plots import plot_capacity, plot_length
-from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, hybrids, length, recalled, recalls, size
+from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, hybrids, length, length_sentence, recalled, recalls, size
 from language_tables import language
 from make import make_record
 
@@ -89,6 +89,10 @@ def test_the_finding_on_length_names_the_length_from_which_an_efficient_row_is_a
     assert "Not run: 19 of 28 cells." in text and re.search(r"\| linear\s+\|\s+82.0 ± 2.5, 10 \|", text), text
     again = length(tables([*records, *at_length(16384, 0.5, 0.5, 0.5)]))
     assert "No efficient mechanism is ahead of softmax after the same time at 16,384 tokens" in again
+    assert length_sentence(tables(records)).startswith("On copying over 4,096 tokens, `luna` leads softmax by +70.0 ± 2")
+    assert length_sentence(tables(at_length(4096, 0.9, 0.2, 0.3))) == "" == length_sentence([])
+    with pytest.raises(ValueError, match="4,096 tokens must have one row of linear; got two"):
+        length(tables([*records, *(copied("linear", 4096, 0.5, seed, 0.02) for seed in (1, 2, 3))]))
 
 
 def test_lengths_with_fewer_than_three_seeds_are_not_decided():
