@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import linformer_figure3
 import pytest
 from figure3 import figure3_data, figure3_page, read_figure
 from figure3.cells import USUAL_START, Arm
@@ -15,6 +18,9 @@ from figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
 from figure3.plot import panels, plot_figure3
 from make import make_record
 
+from attn_zoo.analysis.text import default_text
+from attn_zoo.cli.main import main
+from attn_zoo.grouping import grouped
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Tuning
 from attn_zoo.registry import card
 
@@ -245,3 +251,34 @@ def test_the_data_name_the_records_behind_each_cell():
     found = figure3_data(read_figure(records))
     assert {record.run_id for record in records} == {run for cell in found["cells"] for run in cell["run_ids"].values()}
     assert [claim["verdict"] for claim in found["claims"]] == [HOLDS] * len(CLAIMS)
+
+
+@pytest.mark.exhaustive
+def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    text = default_text()[0]
+    for at in range(4):
+        (tmp_path / f"texts/{at}.txt").write_text(text[8_000 * at : 8_000 * (at + 1)])
+    small = ["task.files=folder", "task.path=texts", "task.tokens=bytes", "task.vocabulary=0", "budget.steps=2"]
+    small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1"]
+    small += ["task.valid_tokens=2048", "task.test_tokens=2048"]
+    command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
+    assert main(command) == 0
+    assert "34 runs, 0 of them recorded already" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "34 runs, 34 of them recorded already" in capsys.readouterr().out
+    assert linformer_figure3.main(["--output", "out"]) == 0
+    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
+    found = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))
+    words = {arm: [claim["verdict"] for claim in claims] for arm, claims in grouped((c["arm"], c) for c in found["claims"]).items()}
+    assert words == {
+        "bare": ["cannot tell"] * 2 + ["not run"] * 4,
+        "bare, init=pooling, equalised": ["cannot tell"] * 2 + ["not run"] * 4,
+        "short convolution of 4": ["cannot tell"] * 2 + ["not run"] * 4,
+        "short convolution of 4, init=pooling, equalised": ["cannot tell"] * 5 + ["holds"],
+    }, "one seed judges counted FLOPs alone, and the usual start has two cells"
+    cells = found["cells"]
+    recorded = {json.loads(path.read_text(encoding="utf-8"))["run_id"] for path in Path("linformer_figure3").glob("*.json")}
+    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 34
