@@ -41,7 +41,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     "integrations/test_timm_own_tests.py": "variants",
     **dict.fromkeys(["attention/test_second_derivatives.py", "bench/test_counted.py", "bench/test_counted_models.py"], "variants"),
-    **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_conformance_causes.py", "test_layer_steps.py"], "variants"),
+    **dict.fromkeys(["mutants", "test_conformance_causes.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["hostile", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "bench/test_workers.py"], "process"),
     **dict.fromkeys(["runner/test_checkpoint.py", "test_packaging.py"], "process"),
