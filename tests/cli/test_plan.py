@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from torch import nn
 
-import attn_zoo
-from attn_zoo.cli import main
 from attn_zoo.cli.compose import compose, plan
 from attn_zoo.cli.config import changed, in_words
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.cli.words import read_run_words, unfolded
-from attn_zoo.records import Store
 
 SWEEP = ["-m", "experiment=quickstart", "task=digits,mqar", "attention=softmax,linformer[projected_length=4|8]", "seed=1,2"]
 
@@ -91,53 +82,3 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
 def test_wrong_words_are_refused(words, message):
     with pytest.raises((ValueError, LookupError), match=message), in_words():
         plan(words)
-
-
-def holds(value: Any, depth: int = 4) -> bool:
-    """Return True for the typed option, and for plain data that hold it; False for networks and for the command as typed."""
-    if depth == 0 or isinstance(value, nn.Module | type | os._Environ):
-        return False
-    if isinstance(value, str):
-        return value == "attention.projected_length"  # the key of its word
-    if isinstance(value, Mapping):
-        return value.get("projected_length") in (6, "6") or any(holds(value[key], depth - 1) for key in value if key != "command")
-    if isinstance(value, list | tuple):
-        return any(holds(each, depth - 1) for each in value)
-    return is_dataclass(value) and holds({field.name: getattr(value, field.name, None) for field in fields(value)}, depth)
-
-
-def stations(words: list[str]) -> set[str]:
-    """Files of the package that an option passes: one of their functions takes it, and returns it in some form."""
-    root = f"{Path(attn_zoo.__file__).parent}/"
-    taken, passed = set[int](), set[str]()
-
-    def watch(frame: Any, event: str, returned: Any) -> None:
-        code = frame.f_code
-        if not code.co_filename.startswith(root):
-            return
-        if event == "call":
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if any(holds(frame.f_locals.get(name)) for name in names):
-                taken.add(id(frame))
-        elif event == "return" and id(frame) in taken:
-            taken.remove(id(frame))
-            if holds(returned):
-                passed.add(code.co_filename.removeprefix(root))
-
-    sys.setprofile(watch)
-    try:
-        assert main(words) == 0
-    finally:
-        sys.setprofile(None)
-    return passed
-
-
-@pytest.mark.process
-def test_an_option_passes_at_most_twelve_files_from_the_command_line_to_its_record(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = ["task=digits", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
-    passed = stations(["run", "attention=linformer", "attention.projected_length=6", *small])
-    (record,) = Store("runs").load()[0]
-    assert record.spec.options["projected_length"] == 6
-    assert {"cli/words.py", "cli/config.py", "runner/execute.py", "records/record.py"} <= passed
-    assert len(passed) <= 12, sorted(passed)
