@@ -52,7 +52,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py", "cli/test_submit.py"], "process"),
     **dict.fromkeys(["bench/test_levels.py", "bench/test_measured_cost.py"], "process"),
     **dict.fromkeys(["cli/test_experiments.py", "runner/test_kept_weights.py"], "process"),
-    **dict.fromkeys(["transplant", "records/test_generated.py", "data/test_labelled_text.py"], "extras"),
+    **dict.fromkeys(["transplant", "data/test_labelled_text.py"], "extras"),
     **dict.fromkeys(["analysis/test_analyze.py", "analysis/test_capture.py"], "extras"),
     **dict.fromkeys([f"integrations/test_transformers{part}.py" for part in ("", "_refusals", "_saving")], "extras"),
     **dict.fromkeys([f"integrations/test_{name}.py" for name in ("convolved", "generation", "hybrid_models")], "extras"),

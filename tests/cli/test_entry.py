@@ -134,18 +134,6 @@ def test_a_setting_is_written_one_way_or_the_other_in_every_command(name, tmp_pa
     assert main(["show", "none", *words]) == 0
 
 
-def test_flags_are_true_or_false(capsys):
-    assert main(["leaderboard", "reference=quickstart", "task=digits", "wide=true", "legend=false"]) == 0
-    wide = capsys.readouterr().out
-    assert main(["leaderboard", "--reference", "quickstart", "--task", "digits", "--wide"]) == 0
-    assert capsys.readouterr().out == wide
-
-
-def test_show_takes_shipped_records(capsys):
-    assert main(["show", "linformer@digits", "--reference", "quickstart"]) == 0
-    assert "linformer" in capsys.readouterr().out
-
-
 def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):
     assert main(["list", "longformer", "digits"]) == 0
     printed = capsys.readouterr().out
@@ -161,13 +149,6 @@ def test_controls_are_marked_in_the_list(capsys):
     marked = set(re.findall(r"^(\w+) \(c\) ", printed, re.MULTILINE))
     assert marked == {name for name in registry.attentions() if registry.card(name).control} > {"none", "uniform"}
     assert "(c) marks a control" in printed
-
-
-def test_paragraphs_of_a_card_flow_and_have_single_backticks(capsys):
-    assert main(["list", "haystack"]) == 0
-    printed = capsys.readouterr().out
-    assert "\n  sentence such as `K is 7.`, with the key K" in printed and "``" not in printed
-    assert re.search(r"^  Source: .*\n(  .*\n)+  Differs: ", printed, re.MULTILINE)
 
 
 def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
@@ -267,16 +248,6 @@ def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):
     assert "RuntimeError: it was late (entry_plugin.py:2)" in said
     plugin.write_text("x = 1\n", encoding="utf-8")
     assert "registers none. Decorate a class" in fails(["list", "--plugin", "entry_plugin.py"], capsys)
-
-
-def test_a_folder_as_attn_zoo_new_writes_it_is_a_plugin(plugin, capsys):
-    package = Path("folder/src/entry_plugin")
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from . import attention\n", encoding="utf-8")
-    plugin.rename(package / "attention.py")
-    assert main(["list", "entry_mine", "--plugin", "folder"]) == 0
-    assert "entry_plugin.attention:Mine" in capsys.readouterr().out
-    sys.modules.pop("entry_plugin.attention")
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 
 from attn_zoo.cli.compose import compose, plan
 from attn_zoo.cli.config import changed, in_words
-from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.cli.words import read_run_words, unfolded
 
 SWEEP = ["-m", "experiment=quickstart", "task=digits,mqar", "attention=softmax,linformer[projected_length=4|8]", "seed=1,2"]
@@ -39,12 +38,6 @@ def test_a_sweep_is_composed_once_and_each_word_is_parsed_once(counts):
     assert counts["parsed"] <= len(SWEEP) - 1 + of_the_experiment + of_hydra
 
 
-def test_searches_are_composed_once(counts):
-    words = ["tuning.sampler=bracket", "budget.until=criterion", "trials=0"]
-    searches = plan_searches(read_request(["attention=softmax,none", "task=digits,mqar", *words]))
-    assert len(searches) == 4 and counts["composed"] == 1
-
-
 def test_a_run_changes_no_other_run():
     composed = compose(read_run_words(["experiment=quickstart"]))
     before = OmegaConf.to_container(composed.config)
@@ -53,11 +46,6 @@ def test_a_run_changes_no_other_run():
     assert (one.attention, one.budget.steps) == ({"name": "linformer", "projected_length": "7"}, 3)
     assert (other.attention, other.budget.steps, other.seed) == ({"name": "softmax"}, composed.config.budget.steps, 5)
     assert OmegaConf.to_container(composed.config) == before
-
-
-def test_of_a_key_that_is_given_twice_the_last_value_counts():
-    (spec,) = plan(["attention=softmax", "attention=linformer", "seed=1", "seed=2"]).specs
-    assert (spec.attention, spec.seed) == ("linformer", 2)
 
 
 def test_options_of_an_experiment_stay_with_the_row(tmp_path):

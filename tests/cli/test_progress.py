@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from contextlib import redirect_stderr
-from functools import partial
 from io import StringIO
 
 import pytest
 from patience import HANG
 
 from attn_zoo.cli import progress
-from attn_zoo.cli.progress import RunProgress, Work, tracked
+from attn_zoo.cli.progress import RunProgress, Work
 
 
 @pytest.fixture
@@ -61,27 +60,6 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away(monkeypatch, capsys):
         work.update(note="padding")
     printed = capsys.readouterr().err
     assert "check: padding" in printed and "1/2" in printed
-
-
-def float_or_none(left: float | None) -> float | None:
-    return left
-
-
-def test_an_estimate_of_ones_own_replaces_that_by_parts(monkeypatch, capsys):
-    assert Work("check", 4, left=lambda: 12.3).line() == "check: 0 of 4, 0 s, about 12 s left"
-    unknown = Work("check", 4, left=lambda: None)
-    unknown.update(note="padding")
-    assert unknown.line() == "check: 1 of 4, padding, 0 s"
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    for left, shown in ((75.0, "01:15"), (None, "--:--")):
-        with Work("check", 2, left=partial(float_or_none, left)) as work:
-            work.update(note="padding")
-        assert shown in capsys.readouterr().err
-
-
-def test_items_come_in_order(capsys):
-    assert list(tracked(iter("abc"), "letters")) == ["a", "b", "c"]
 
 
 def test_progress_is_not_mixed_with_what_the_work_prints(capsys):
