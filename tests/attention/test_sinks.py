@@ -1,8 +1,7 @@
-"""Sinks: one more logit in the denominator, in every implementation, equal to public references; mistakes are caught."""
+"""Sinks: one more logit in the denominator, in every implementation, equal to public references."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo import Attention, Geometry, UnsupportedError, build_attention
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Violation
-from attn_zoo.contract import masks
 
 N, HEADS, D = 37, 3, 8
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -117,62 +113,3 @@ def test_cross_attention_has_sinks():
 def test_an_implementation_without_sinks_is_refused_by_name(name, implementation, words):
     with pytest.raises(UnsupportedError, match=words):
         build(name, implementation, causal=True)
-
-
-Tokens = tuple[Tensor, Tensor, Tensor, Tensor | None]
-
-
-def twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count each sink twice."""
-    right = masks.with_sink_token
-    monkeypatch.setattr(
-        "attn_zoo.attention.dense.softmax.with_sink_token", lambda q, k, v, valid, sinks: right(q, k, v, valid, sinks + 2**0.5)
-    )
-
-
-def seen_by_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each padded key count as one more sink."""
-    right = masks.with_sink_token
-
-    def wrong(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, sinks: Tensor) -> Tokens:
-        q, k, v, valid = right(q, k, v, valid, sinks)
-        return q, k, v, None if valid is None else valid | True
-
-    monkeypatch.setattr("attn_zoo.attention.dense.softmax.with_sink_token", wrong)
-
-
-def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Divide sinks by √d, as scores are."""
-    right = masks.with_sink_token
-    monkeypatch.setattr(
-        "attn_zoo.attention.dense.softmax.with_sink_token", lambda q, k, v, valid, sinks: right(q, k, v, valid, sinks / D**0.5)
-    )
-
-
-@pytest.mark.parametrize(("mistake", "padded"), [(twice, False), (seen_by_padding, True), (scaled, False)])
-def test_mistakes_are_caught(mistake, padded, monkeypatch):
-    mistake(monkeypatch)
-    with pytest.raises(AssertionError):
-        test_a_sink_is_one_more_term_of_the_denominator("softmax", "sdpa", {}, True, padded)
-
-
-@pytest.mark.parametrize("mistake", [twice, seen_by_padding])
-def test_the_kit_catches_them_where_an_implementation_differs_from_eager(mistake, monkeypatch):
-    mistake(monkeypatch)
-    with pytest.raises(Violation):
-        kit("sinks-sdpa-implementation_agrees_with_eager")()
-
-
-def test_the_kit_catches_a_scaled_sink_in_eager_and_definition_alike(monkeypatch):
-    """Sinks start at 0, so it takes parameters that have moved, and softmax attention with those sinks to compare with."""
-    right = masks.softmax_over_valid
-    monkeypatch.setattr(
-        "attn_zoo.attention.dense.softmax.softmax_over_valid",
-        lambda scores, allowed, sinks: right(scores, allowed, None if sinks is None else sinks / D**0.5),
-    )
-    with pytest.raises(Violation, match="against softmax attention"):
-        kit("sinks-eager-promises_hold_once_trained")()
-
-
-def kit(setting: str) -> Callable[[], object]:
-    return next(case for case in attention_checks("softmax") if case.setting == setting)

@@ -1,4 +1,4 @@
-"""The benchmark of Linformer's kernels: what is measured, checks, timings, failures, and resumption."""
+"""The benchmark of Linformer's kernels: checks, steps, and resumption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs are planned from one parse of each word and one composition, and the option of a row takes a short way to its record."""
+"""Runs are planned from one parse of each word and one composition."""
 
 from __future__ import annotations
 
