@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy.fft  # noqa: F401 (pytester forgets what is imported within, and this cannot be loaded twice)
@@ -120,13 +119,6 @@ def test_an_unknown_target_is_a_usage_error(target, message, zoo):
     assert message in result.stderr.str()
 
 
-def test_workers_share_the_checks_out(pytester):
-    result = pytester.runpytest_inprocess(
-        "-p", PLUGIN, "-n", "1", "-v", "--attn-zoo", "none", "-k", "card_is_complete or inherited"
-    )
-    result.assert_outcomes(passed=2)
-
-
 STARTS = """
 import sys
 import pytest
@@ -185,13 +177,3 @@ def test_expected_failures_are_strict():
         stale[f"{name}[default]-eager-compressing_first_agrees"]()
     with pytest.raises(UnknownNameError, match="did you mean 'card_is_complete'"):
         parametrize_with_checks(Untold.card, expected_failures={"card_is_complet": "typo"})
-
-
-def test_what_an_entry_raises_is_an_expected_failure_as_well():
-    def fails(geometry, options):
-        raise RuntimeError("it was late")
-
-    card = replace(ORIGINALS["linear"], cost=fails)
-    waived = parameters(card, expected_failures={"cost_formula_is_exact": "no formula yet"})
-    with pytest.raises(pytest.xfail.Exception, match=r"no formula yet \(found: it was late"):
-        waived["linear[default]-eager-cost_formula_is_exact"]()

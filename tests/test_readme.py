@@ -23,16 +23,10 @@ TEXT = README.read_text(encoding="utf-8")
 COMMANDS = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 PAGES_TO_READ = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "results").glob("**/README.md"))]
 """Pages that are read on GitHub and are not pages of the site."""
-LONGEST = 150
-"""Largest number of lines of the README."""
 
 
 def blocks(language: str, text: str = TEXT) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-def test_it_is_short():
-    assert len(TEXT.splitlines()) <= LONGEST and TEXT.count("![") == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -111,35 +111,6 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     assert (out / "error.svg").read_bytes() == svg, "the same figure is the same file"
 
 
-def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
-    from attn_zoo.analysis import plot_error
-    from attn_zoo.plotting.labels import beside_points
-
-    facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
-    rows = [
-        ("softmax", "softmax", None, {}, False, 0.0, 1000, ""),
-        ("a k=1", "a", "k", {"k": 1}, False, 1.0, 100, ""),
-        ("a k=2", "a", "k", {"k": 2}, False, 0.5, 400, ""),
-        ("b", "b", None, {}, True, 2.0, 0, "untrained (3 parameters)"),
-        ("c", "c", None, {}, False, 1e-16, 300, ""),
-    ]
-    found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
-    seen: list[tuple[list[str], list[str]]] = []
-
-    def beside(figure, axes, points, names, taken, avoided):
-        for (x, y), name in zip(points, names, strict=True):
-            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-            assert left < x < right and low < y < high, name
-        notes = beside_points(figure, axes, points, names, taken, avoided)
-        seen.append((list(names), [note.get_text() for note in notes]))
-        return notes
-
-    monkeypatch.setattr(plot_error, "beside_points", beside)
-    paths = plot_error.plot_error(found, tmp_path, title="made up")
-    assert [path.name for path in paths] == ["error.png", "error.svg"]
-    assert seen == [(["a\nk 1 to 2", "b", "c"], ["a\nk 1 to 2", "b", "c"])], "softmax is the mark at its cost"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
