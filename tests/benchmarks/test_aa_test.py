@@ -1,4 +1,4 @@
-"""The A/A test with scripted times: verdicts, resuming, table and exit statuses."""
+"""The A/A test with scripted times: verdicts, table and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A column is declared once, every format shows it, and few files lie between the records and a table."""
+"""A column is declared once and every format shows it."""
 
 from __future__ import annotations
 
