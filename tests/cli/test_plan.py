@@ -59,7 +59,6 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["attention=linformer", "attention.projected=3"], "no option of attention linformer is called 'projected'"),
         (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
         (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
         (["dials.linformr.projected_length=3"], "no attention is called 'linformr'"),

@@ -313,7 +313,6 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--records", "nowhere"], "'nowhere' does not exist"),
         (["--transplant", "t.json"], "--transplant must go with --trained"),
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
-        (["--attention", "linformer[k=8]"], "no option of attention linformer is called 'k'"),
         (["--attention", "softmax", "uniform"], "controls are never recommended. Leave out uniform"),
     ],
 )

@@ -70,14 +70,6 @@ def test_a_source_with_several_settings_shows_them_all():
     assert re.search(r"\| +length +\| +\d+ +\| +512 and 1,024 +\|", text)
 
 
-def test_the_largest_spread_is_told():
-    record = replace(make_record("linformer", "retrieval", test=0.6))
-    (table,) = tables([record])
-    compared = literature(table)
-    assert compared is not None
-    assert compared.rows[0].spread == pytest.approx(79.37 - 52.27)
-
-
 def test_every_format_tells_every_figure():
     made = tables(rows([0.36], [0.18]))
     flat = list(csv.DictReader(io.StringIO(render_published(made, "csv"))))
