@@ -1,4 +1,4 @@
-"""Checks of a layer with a short convolution; ``test_convolution_mutants`` proves that each check can fail."""
+"""Checks of a layer with a short convolution."""
 
 from __future__ import annotations
 

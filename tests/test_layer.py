@@ -236,14 +236,6 @@ def test_without_gradients_blocks_of_queries_change_nothing(monkeypatch):
         assert not torch.equal(layer.train()(tokens()), layer(tokens())), "dropout still acts in training without gradients"
 
 
-@pytest.mark.parametrize("name", ["softmax", "linformer", "kernelized_linformer", "linformer_causal"])
-def test_an_empty_batch_is_answered(name):
-    layer = build(name)
-    with torch.no_grad():
-        assert layer(tokens(batch=0)).shape == (0, LENGTH, DIM)
-    layer(tokens(batch=0)).sum().backward()
-
-
 def compressing() -> list[tuple[str, dict[str, Any]]]:
     """Mechanisms and options whose tokens a layer can compress before it projects them."""
     found = []

@@ -72,21 +72,6 @@ def test_list_shows_the_good_one_and_why_the_broken_one_failed(programs, tmp_pat
     assert "RuntimeError: it was late" in listed.stdout
 
 
-@pytest.mark.exhaustive
-def test_check_proves_it_by_name_or_class_once(programs, tmp_path):
-    checked = run(programs / "attn-zoo", "check", "mine", "attn_mine:Neighbour", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert checked.stdout.count("mine: ") == 1 and "passed" in checked.stdout
-
-
-@pytest.mark.exhaustive
-def test_check_says_why_a_plugin_has_not_registered_what_is_asked_for(programs, tmp_path):
-    checked = run(programs / "attn-zoo", "check", "attn_broken", cwd=tmp_path)
-    assert checked.returncode == 2
-    assert "no attention or task is called 'attn_broken'" in checked.stderr
-    assert "attn_broken: RuntimeError: it was late" in checked.stderr
-
-
 def test_it_runs_and_stands_in_the_leaderboard(programs, tmp_path):
     small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # does not import timm
     small += ["budget.steps=8", "budget.evaluate_every=4", "model.dim=16"]

@@ -121,12 +121,6 @@ def test_options_that_would_hide_another_argument_are_refused(name: str) -> None
     assert "fresh" not in attentions()
 
 
-@pytest.mark.usefixtures("scratch_registry")
-def test_growth_that_cannot_be_read_is_refused_when_registering() -> None:
-    with pytest.raises(ValueError, match=r"a growth must be .*; got 'quadratic!'"):
-        register_attention("fresh", **{**FACTS, "time": "quadratic!"})(fresh())
-
-
 # --- implementations -------------------------------------------------------------------------------------------------
 
 
@@ -192,12 +186,6 @@ def test_a_named_implementation_stays_and_another_can_be_taken() -> None:
     torch.testing.assert_close(module(*tensors), plain)
     with pytest.raises(UnknownNameError, match="implementation of topk"):
         module.use("triton")
-
-
-@pytest.mark.usefixtures("several")
-def test_refused_implementation_says_why() -> None:
-    with pytest.raises(UnsupportedError, match="sdpa takes no causal geometry here"):
-        build_attention("several", Geometry(2, 4, 6, 6, causal=True), implementation="sdpa")
 
 
 @pytest.mark.usefixtures("several")

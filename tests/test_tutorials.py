@@ -100,11 +100,6 @@ def test_a_page_is_followed_to_the_letter(page, programs, tmp_path):
     follow((DOCS / page).read_text(encoding="utf-8"), tmp_path, programs)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_names_this_test(page):
-    assert (DOCS / page).read_text(encoding="utf-8").startswith("---\nfollowed-by: tests/test_tutorials.py\n---\n")
-
-
 def test_a_newcomers_path_is_on_the_page():
     typed = "".join(step.text for step in steps((DOCS / PAGES[0]).read_text(encoding="utf-8")) if step.kind == "bash")
     path = [
@@ -122,53 +117,3 @@ def test_checks_that_a_page_explains_exist():
     named = re.findall(r"^\| `(\w+)` \|", (DOCS / PAGES[0]).read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert len(named) > 5
     assert set(named) <= {*ATTENTION_CHECKS, *TASK_CHECKS}
-
-
-PAGE = """
-```bash
-mkdir made && echo old > made/file.py
-```
-
-`made/file.py`:
-
-```python
-x = 1
-```
-
-```bash
-cat made/file.py; echo "took 12.5 s for   3 files"; echo done
-```
-
-```text
-x = 1
-took 7 s for 20 files
-…
-done
-```
-"""
-
-
-def test_following_writes_files_and_compares_what_is_printed(tmp_path):
-    follow(PAGE, tmp_path, tmp_path)
-    assert (tmp_path / "made" / "file.py").read_text(encoding="utf-8") == "x = 1\n"
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "message"),
-    [
-        ("\ndone\n", "\nundone\n", "'undone' is not in"),
-        ("for 20 files", "for 20 folders", "folders' is not in"),
-        ("x = 1\ntook 7 s for 20 files", "took 7 s for 20 files\nx = 1", "'x = 1' is not in"),
-        ("cat made/file.py;", "cat made/lost.py;", "lost.py"),
-        ("`made/file.py`:", "`made/lost.py`:", "is not where the page says"),
-    ],
-)
-def test_a_page_that_is_wrong_is_caught(right, wrong, message, tmp_path):
-    assert right in PAGE
-    with pytest.raises(AssertionError, match=message):
-        follow(PAGE.replace(right, wrong), tmp_path, tmp_path)
-
-
-def test_python_without_a_file_is_caught(tmp_path):
-    with pytest.raises(ValueError, match="nothing is to be done with a block of 'python'"):
-        follow(PAGE.replace("`made/file.py`:", "A file:"), tmp_path, tmp_path)

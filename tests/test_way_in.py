@@ -12,11 +12,7 @@ import pytest
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
-SHOWN = "\n".join(
-    (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md", "docs/tutorials/first-comparison.md")
-)
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 
 
 def read(path: Path) -> Any:
@@ -39,22 +35,6 @@ def test_tests_run_on_every_python_that_the_package_names():
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
     named = {word for line in classifiers for word in re.findall(r"Python :: (3\.\d+)$", line)}
     assert set(read(ROOT / ".github/workflows/tests.yml")["jobs"]["pytest"]["strategy"]["matrix"]["python"]) == named
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_form_asks_for_something_by_distinct_ids(path):
-    form = read(path)
-    ids = [field["id"] for field in form["body"]]
-    assert form["name"] and form["description"] and len(set(ids)) == len(ids)
-    assert any(field.get("validations", {}).get("required") for field in form["body"])
-
-
-def test_containers_install_as_the_documentation_says():
-    created = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))["postCreateCommand"]
-    assert created in SHOWN
-    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    installs = [line.removeprefix("RUN ").replace(" --no-cache-dir", "") for line in lines if "install" in line and "RUN" in line]
-    assert len(installs) == 2 and all(line in SHOWN for line in installs)
 
 
 def test_citation_names_the_version_and_the_licence():

@@ -65,7 +65,6 @@ def test_controls_are_as_they_are_defined(capsys):
         (["--attention", "all"], "--attention must name one mechanism;"),
         (["--attention", "longformer[window=5|9]"], "--attention must name one mechanism;"),
         (["--attention", "linformer:sdpa"], "Leave out :sdpa"),
-        (["--attention", "linear[feature=x]"], "did you mean 'feature_map'?"),
         (["--attention", "linear", "--head", "-1"], "--head must be at least 0"),
         (["--attention", "linear", "--head", "4"], "--head must be below 4, because it is counted from 0"),
         (["--attention", "linear", "--layer", "1"], "--layer must be below 1, because it is counted from 0"),

@@ -111,48 +111,14 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     assert (out / "error.svg").read_bytes() == svg, "the same figure is the same file"
 
 
-def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
-    from attn_zoo.analysis import plot_error
-    from attn_zoo.plotting.labels import beside_points
-
-    facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
-    rows = [
-        ("softmax", "softmax", None, {}, False, 0.0, 1000, ""),
-        ("a k=1", "a", "k", {"k": 1}, False, 1.0, 100, ""),
-        ("a k=2", "a", "k", {"k": 2}, False, 0.5, 400, ""),
-        ("b", "b", None, {}, True, 2.0, 0, "untrained (3 parameters)"),
-        ("c", "c", None, {}, False, 1e-16, 300, ""),
-    ]
-    found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
-    seen: list[tuple[list[str], list[str]]] = []
-
-    def beside(figure, axes, points, names, taken, avoided):
-        for (x, y), name in zip(points, names, strict=True):
-            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-            assert left < x < right and low < y < high, name
-        notes = beside_points(figure, axes, points, names, taken, avoided)
-        seen.append((list(names), [note.get_text() for note in notes]))
-        return notes
-
-    monkeypatch.setattr(plot_error, "beside_points", beside)
-    paths = plot_error.plot_error(found, tmp_path, title="made up")
-    assert [path.name for path in paths] == ["error.png", "error.svg"]
-    assert seen == [(["a\nk 1 to 2", "b", "c"], ["a\nk 1 to 2", "b", "c"])], "softmax is the mark at its cost"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linear", "linear"], "twice"),
         (["--attention", "performer[feature=4]"], "did you mean 'features'?"),
-        (["--attention", "performer[4]"], "options in brackets must be written OPTION=VALUE"),
-        (["--attention", "performer[features=many]"], "attention performer, option features must be an integer; got 'many'"),
-        (["--attention", "performer[features=4,features=8]"], "features is given twice"),
         (["--attention", "performer[features=0]"], "performer.features"),
-        (["--attention", "performer[features=8|]"], "there must be a value on both sides"),
         (["--attention", "performer[features=8|8]"], "performer[features=8] is named twice"),
-        (["--attention", "performer[features=8"], "brackets and quotes must come in pairs"),
         (["--attention", "linformer:triton"], "Leave out :triton"),
         (["--seeds", "0"], "--seeds must be an integer >= 1"),
         (["--scale", "0"], "scale must be positive, because it is the standard deviation"),

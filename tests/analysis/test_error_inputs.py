@@ -139,8 +139,3 @@ def test_batches_are_gathered_layer_by_layer():
         gather([[first, random_inputs(1, 2, 7, 4)]])
     with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
         gather([])
-
-
-def test_a_model_without_attention_is_refused():
-    with pytest.raises(UnsupportedError, match="no attention was found in Linear"):
-        attention_inputs(nn.Linear(4, 4), torch.ones(1, 4))

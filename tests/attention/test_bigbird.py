@@ -1,4 +1,4 @@
-"""BigBird against a dense mask over all pairs in float64, and against transformers' layer with its weights and draws."""
+"""BigBird against a dense mask over all pairs in float64."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from functools import partial
 import pytest
 import torch
 from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
-from torch import Tensor, nn
 
-from attn_zoo import Geometry, MultiHeadAttention, build_attention
-from attn_zoo.attention.sparse._block_masks import Pattern
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse.bigbird import BigBird, pattern
 from attn_zoo.kernels.cpu import block_sparse as gathered
 
@@ -61,43 +59,3 @@ def test_every_block_sees_window_globals_and_its_draws():
             seen = {j for row, j in pairs if row == i}
             assert near | {0, 99} <= seen and len(seen) == len(near | {0, 99}) + 3
         assert {j for i, j in pairs if i == 0} == {j for i, j in pairs if i == 99} == set(range(100))
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("padded", [False, True])
-def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
-    """Transformers runs in training mode, because in eval mode it draws block 0 each time and counts it again."""
-    peer = pytest.importorskip("transformers.models.big_bird.modeling_big_bird", reason="transformers is not installed")
-    from transformers import BigBirdConfig
-
-    n, dim, heads, block, drawn = 96, 32, 4, 4, 3
-    config = BigBirdConfig(
-        hidden_size=dim, num_attention_heads=heads, block_size=block, num_random_blocks=drawn, attention_probs_dropout_prob=0.0,
-        max_position_embeddings=n,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    theirs = peer.BigBirdBlockSparseAttention(config, seed=3).double().train()
-    ours = MultiHeadAttention(dim, heads, "bigbird", length=n, block=block, random_blocks=drawn).double()
-    ours.add_module("out", nn.Identity())  # transformers' layer has no output projection
-    for name in ("query", "key", "value"):
-        ours.projections.get_submodule(name).load_state_dict(getattr(theirs, name).state_dict())
-
-    seen: list[Tensor] = []
-    masks_of_draws = theirs._create_rand_mask_from_inputs
-
-    def spy(from_blocked: Tensor, to_blocked: Tensor, draws: Tensor, *rest: int) -> Tensor:
-        seen.append(draws[0])
-        found: Tensor = masks_of_draws(from_blocked, to_blocked, draws, *rest)
-        return found
-
-    monkeypatch.setattr(theirs, "_create_rand_mask_from_inputs", spy)
-    tokens = torch.randn(2, n, dim, dtype=torch.float64)
-    valid = torch.ones(2, n, dtype=torch.bool)
-    valid[1, n - 13 :] = not padded
-    masks = peer.BigBirdModel.create_masks_for_block_sparse_attn(valid.double(), block)
-    names = ("from_blocked_mask", "band_mask", "from_mask", "to_mask")
-    named = dict(zip(names, masks, strict=True))
-    expected = theirs(tokens, to_blocked_mask=named["from_blocked_mask"], **named)[0]
-    monkeypatch.setattr(Pattern, "draw", lambda *_: seen[0])
-    got = ours(tokens, key_valid=valid)
-    torch.testing.assert_close(got[valid], expected.reshape(got.shape)[valid], rtol=0, atol=1e-12)

@@ -7,12 +7,11 @@ from typing import Any
 import fla_references
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from attn_zoo import attentions, card
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.conformance import ATTENTION_CHECKS, Violation
+from attn_zoo.conformance import ATTENTION_CHECKS
 from attn_zoo.conformance.requests import key_masks
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import DEFAULTS_AT, Subject
@@ -92,19 +91,6 @@ def test_block_tables_of_flex_hold_every_pair_and_no_other(name, variant):
         squares = allowed.view(heads, blocks, flex.BLOCK, blocks, flex.BLOCK)
         assert torch.equal(some[0], squares.any(4).any(2)), geometry
         assert torch.equal(whole[0], squares.all(4).all(2)), geometry
-
-
-@pytest.mark.usefixtures("plain_flex")
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
-def test_a_mistake_of_flex_at_one_border_is_seen(monkeypatch):
-    right = PairwiseAttention.attend_flex
-
-    def wrong(self: PairwiseAttention, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return right(self, query, key, value if key.shape[2] != 128 else value.roll(1, dims=2), key_valid)
-
-    monkeypatch.setattr(PairwiseAttention, "attend_flex", wrong)
-    with pytest.raises(Violation, match="keys=128"):
-        require_eager_outputs("local")
 
 
 @pytest.mark.parametrize(

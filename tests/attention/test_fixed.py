@@ -9,7 +9,6 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.sparse import fixed
 from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
@@ -35,9 +34,3 @@ def test_sees_its_block_and_the_summaries(causal, stride, summary, implementatio
 def test_other_lengths_keep_the_block_it_was_built_for(causal):
     built = build_attention("fixed", Geometry(HEADS, HEAD_DIM, 100, 100, causal)).double()
     assert_sees(built, 37, partial(sees, 10, 9))
-
-
-def test_cost_is_far_below_that_of_all_pairs():
-    n = 16_384
-    geometry = Geometry(4, 64, n, n)
-    assert fixed.cost(geometry, fixed.Options(summary=8)).flops == 4 * n * n * geometry.inner_dim * 9 // 128

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+from attn_zoo import Geometry, MultiHeadAttention, build_attention
 
 
 def fourier(n: int) -> Tensor:
@@ -51,13 +51,3 @@ def test_a_layer_projects_values_only():
     layer = MultiHeadAttention(16, 2, "fnet", length=32)
     assert list(layer.projections) == ["value"]
     assert layer(torch.randn(3, 20, 16)).shape == (3, 20, 16)
-
-
-def test_padding_causality_and_context_are_refused():
-    built = build_attention("fnet", Geometry(2, 8, 33, 33))
-    with pytest.raises(UnsupportedError, match="fnet does not support padding"):
-        built(None, None, torch.randn(1, 2, 33, 8), key_valid=torch.ones(1, 33, dtype=torch.bool))
-    with pytest.raises(UnsupportedError, match="fnet has no causal form"):
-        build_attention("fnet", Geometry(2, 8, 33, 33, causal=True))
-    with pytest.raises(UnsupportedError, match="fnet must have as many queries as keys"):
-        build_attention("fnet", Geometry(2, 8, 33, 20))

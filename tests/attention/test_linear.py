@@ -13,7 +13,6 @@ from written_out import draw, require_same
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks as chunks
 
 MAPS = ("elu", "relu", "squared_relu", "softmax")
@@ -84,26 +83,3 @@ def test_small_features_are_not_rounded_away():
     key = key - 20
     got = build()(*(x.float() for x in (query, key, value)))
     torch.testing.assert_close(got.double(), written_out([query, key, value]), rtol=1e-4, atol=1e-5)
-
-
-def test_steps_that_make_no_sense_are_refused():
-    inputs = [x.detach() for x in draw(5)]
-    with pytest.raises(UnsupportedError, match="linear must be built with causal=True"):
-        step(build(5), inputs, build(5).initial_state(3, dtype=torch.float64))
-    causal = build(5, causal=True)
-    advice = r"Start again with initial_state\(3, dtype=torch.float64, device='cpu'\)"
-    cosformer = build_attention("cosformer", causal.geometry)
-    for other in (causal.initial_state(3), causal.initial_state(2, dtype=torch.float64), cosformer.initial_state(3)):
-        with pytest.raises(ValueError, match=advice):
-            step(causal, inputs, other)
-    with pytest.raises(ValueError, match=r"must come from initial_state\(\) or from the previous step\(\); got NoneType"):
-        step(causal, inputs, None)
-    with pytest.raises(ValueError, match="equally many queries and keys; got 4 queries and 5 keys"):
-        step(causal, [inputs[0][:, :, 1:], *inputs[1:]], causal.initial_state(3, dtype=torch.float64))
-    softmax = build_attention("softmax", causal.geometry)
-    with pytest.raises(UnsupportedError, match="softmax cannot be called step by step, because it has no recurrent state"):
-        softmax.initial_state(3)
-    with pytest.raises(UnsupportedError, match="choose a stepwise mechanism"):
-        step(softmax, inputs, causal.initial_state(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match="same length"):
-        causal.step(inputs[0], inputs[1], inputs[2][:, :, :4], causal.initial_state(3, dtype=torch.float64))

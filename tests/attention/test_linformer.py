@@ -148,13 +148,6 @@ def test_pooling_starts_with_the_means_that_transplants_start_with(n, k):
     assert torch.allclose(weight.double(), initial_rows(torch.eye(n), k, Start.pooling).expand_as(weight))
 
 
-def test_pooling_starts_as_mean_projection_where_segments_are_equal():
-    geometry, x = Geometry(2, 8, 32, 32), torch.randn(3, 2, 32, 8)
-    pooling = build(geometry, projected_length=8, init="pooling").float()
-    mean = build(geometry, projected_length=8, projection="mean").float()
-    assert torch.allclose(pooling(x, x, x), mean(x, x, x), atol=1e-6)
-
-
 @pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_equalised_projections_start_equal_and_move_by_less(sharing, implementation):

@@ -6,7 +6,6 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.sparse.local import Local, Options
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -16,11 +15,3 @@ def test_a_block_sees_itself_and_its_neighbours(causal, block, neighbours):
         geometry, options = Geometry(HEADS, HEAD_DIM, n, n, causal), {"block": block, "neighbours": neighbours}
         built = build_attention("local", geometry, implementation="definition", **options).double()
         assert_sees(built, n, lambda _, i, j: abs(i // block - j // block) <= neighbours)
-
-
-def test_cost_is_that_of_the_blocks():
-    n, block = 4096, 64
-    for causal, neighbours, width in ((False, 0, 1), (False, 2, 5), (True, 2, 3)):
-        geometry = Geometry(4, 64, n, n, causal)
-        flops = Local.card.cost(geometry, Options(block=block, neighbours=neighbours)).flops
-        assert flops == 4 * n * width * block * geometry.inner_dim

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 from written_out import require_same
 
-from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.kernels.cpu import window as banded
 
@@ -86,38 +84,3 @@ def test_a_window_sees_as_many_keys_as_it_says(causal, dilation):
     assert len(seen) == window
     assert set(seen.diff().tolist()) == {dilation}
     assert seen[-1 if causal else window // 2] == 100
-
-
-def test_flex_has_the_pairs_of_eager():
-    for causal in (False, True):
-        choices: list[dict[str, Any]] = [{"window": 5}, {"window": 5, "dilation": 3}, {"window": 1, "global_tokens": 3}]
-        for options in choices:
-            n = 40
-            built = build_attention("longformer", Geometry(1, n, n, n, causal), **options).double()
-            assert isinstance(built, Longformer)
-            positions = torch.arange(n)
-            mask = built.mask_mod(n, positions.device)(positions, positions[:, None], positions)
-            streams = {
-                s.name: torch.randn(1, 1, s.first or n, n, dtype=torch.float64)
-                for s in built.card.streams(built.geometry, built.options)
-            }
-            inputs = torch.randn(2, 1, 1, n, n, dtype=torch.float64)
-            weights = built(*inputs, torch.eye(n, dtype=torch.float64)[None, None], streams=streams)[0, 0]
-            g = built.options.global_tokens
-            assert torch.equal(mask[g:], weights[g:] > 0)
-
-
-def test_flex_refuses_dropout_and_cpu():
-    with pytest.raises(UnsupportedError, match="implementation=eager"):
-        build_attention("longformer", Geometry(2, 8, 9, 9), implementation="flex", dropout=0.1)
-    built = build_attention("longformer", Geometry(2, 8, 9, 9), implementation="flex", global_tokens=0)
-    with pytest.raises(UnsupportedError, match="CUDA"):
-        built(*torch.zeros(3, 1, 2, 9, 8))
-
-
-def test_cost_stays_within_a_quarter_of_the_band():
-    n, window = 16_384, 513
-    geometry = Geometry(4, 64, n, n)
-    card = build(9).card
-    flops = card.cost(geometry, card.options(window=window, global_tokens=0)).flops
-    assert flops < 1.26 * 4 * n * window * geometry.inner_dim

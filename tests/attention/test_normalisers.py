@@ -1,4 +1,4 @@
-"""The sparse normalisers against their definition, solved by sorting and bisection in float64, and against the package entmax."""
+"""The sparse normalisers against their definition, solved by sorting and bisection in float64."""
 
 from __future__ import annotations
 
@@ -243,18 +243,3 @@ def test_search_is_short():
 def test_threshold_flows_on_meta_and_through_compile():
     assert threshold(torch.empty(3, 7, device="meta"), 1.5).shape == (3, 1)
     torch.library.opcheck(threshold, (draw(4, 20) - 5, 1.5))
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("form", ["eager", "tiled"])
-@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-def test_equals_the_package_entmax(alpha, form):
-    peer = pytest.importorskip("entmax", reason="the extra `peers` is not installed")
-    theirs = {1.5: peer.entmax15, 2.0: peer.sparsemax}.get(alpha, lambda x, dim: peer.entmax_bisect(x, alpha, dim=dim))
-    mine, other = draw(5, 300).requires_grad_(), draw(5, 300).requires_grad_()
-    weights = draw(5, 300).flip(0)
-    found, expected = FORMS[form](mine, None, alpha), theirs(other, dim=-1)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    (found * weights).sum().backward()
-    (expected * weights).sum().backward()
-    torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=1e-7)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from attn_zoo import Geometry, attentions, card
-from attn_zoo.attention.sparse.longformer import Longformer, Options
 from attn_zoo.conformance.requests import draw
 from attn_zoo.conformance.subject import DEFAULTS_AT
 from attn_zoo.contract import AttentionCard
@@ -40,30 +35,6 @@ def test_holds_less_than_a_byte_for_each_pair(name):
     for causal in (False, True) if mechanism.can.causal else (False,):
         held = peak(mechanism, causal=causal)
         assert held < PAIRS, f"causal={causal}: {held / 2**20:.0f} MiB at {N} tokens; N x N bytes are {PAIRS / 2**20:.0f}"
-
-
-@dataclass
-class WithoutGlobals(Options):
-    """Options of Longformer without global tokens."""
-
-    global_tokens: int = 0
-
-
-class MaskedWindow(Longformer):
-    """Longformer's window as a mask over all pairs: the outputs that its card states, at the cost of softmax."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **_: Tensor) -> Tensor:
-        positions = torch.arange(query.shape[2])
-        mask = self.mask_mod(query.shape[2], query.device)(positions, positions[:, None], positions)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask if key_valid is None else mask & key_valid)
-
-
-@pytest.mark.process
-def test_a_mask_over_all_pairs_is_caught():
-    """The mask is caught although fused attention holds no scores, and the measurement resolves less than a byte for each pair."""
-    MaskedWindow.card = replace(card("longformer"), build=MaskedWindow, options=WithoutGlobals)
-    assert peak(MaskedWindow.card, causal=False) >= PAIRS
-    assert 0 < peak(card("longformer"), causal=False) < PAIRS / 8
 
 
 def test_every_sub_quadratic_mechanism_is_measured():

@@ -9,7 +9,6 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.sparse import strided
 from attn_zoo.kernels.cpu import strided as grid
 
 
@@ -34,9 +33,3 @@ def test_sees_its_window_and_every_lth_position(causal, stride, implementation, 
 def test_other_lengths_keep_the_stride_it_was_built_for(causal):
     built = build_attention("strided", Geometry(HEADS, HEAD_DIM, 100, 100, causal)).double()
     assert_sees(built, 37, partial(sees, 10))
-
-
-def test_cost_is_far_below_that_of_all_pairs():
-    n = 16_384
-    geometry = Geometry(4, 64, n, n)
-    assert strided.cost(geometry, strided.Options()).flops == 4 * n * n * geometry.inner_dim * 4 // 128

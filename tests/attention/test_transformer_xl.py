@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from written_out import require_same
 
-from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.recurrent.transformer_xl import SegmentState, TransformerXL
 from attn_zoo.kernels.cpu import segments
 
@@ -136,16 +136,6 @@ def test_the_work_grows_with_the_length_and_no_further():
     flops = [TransformerXL.card.cost(Geometry(4, 64, n, n, True), options).flops for n in (2**14, 2**15)]
     projected = 2 * 64 * 256**2
     assert [(f - projected) / n for f, n in zip(flops, (2**14, 2**15), strict=True)] == [6 * 64 * 256] * 2
-
-
-def test_states_of_other_inputs_are_refused():
-    built, inputs = build(), [x.detach() for x in draw()]
-    with pytest.raises(ValueError, match=r"float64.*Start again with initial_state\(2"):
-        step(built, inputs, built.initial_state(BATCH))
-    with pytest.raises(ValueError, match="after 3 tokens it must be"):
-        step(built, inputs, SegmentState(inputs[0], inputs[0], 3))
-    with pytest.raises(UnsupportedError, match="causal=True"):
-        step(build(causal=False), inputs, built.initial_state(BATCH, dtype=torch.float64))
 
 
 def test_segments_share_the_borders_of_the_whole_sequence():

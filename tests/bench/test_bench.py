@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import torch
 
 from attn_zoo.bench.bench import Bench
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.count.rigs import Subject, build_layer, random_tokens
 
 LAYER = partial(build_layer, Subject("softmax", {}, "sdpa"), 8, 2)
@@ -27,15 +26,6 @@ def test_inference_and_training_have_layers_of_their_own_which_stay():
     assert (forward.training, training.training) == (False, True)
     assert bench._workload("forward", 6).module is not forward
     assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
-
-
-def test_steps_run_and_training_leaves_no_gradient():
-    bench = Bench(LAYER, TOKENS, protocol=TimingProtocol(seconds=0.0))
-    (seconds,) = bench.parts("forward", 2, 5)
-    assert seconds > 0
-    assert len(halves := bench.parts("training", 2, 5)) == 2 and min(halves) > 0
-    assert all(p.grad is None for p in bench._workload("training", 5).module.parameters())
-    assert bench.peak("training", 2, 5) > bench.peak("forward", 2, 5) > 2 * 5 * 8 * 4
 
 
 def test_training_holds_the_gradient_of_its_output_as_well():

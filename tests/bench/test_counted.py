@@ -14,14 +14,13 @@ from tiers import covering
 from torch import Tensor
 
 from attn_zoo import attentions, registry
-from attn_zoo.bench.experiments import counted as counted_experiment
 from attn_zoo.bench.experiments import report
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.cli import main
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, UnsupportedError
-from attn_zoo.count import Counted, Counts, activation_bytes, count_level, tally
+from attn_zoo.count import Counted, activation_bytes, count_level, tally
 from attn_zoo.count.counter import keeping
 from attn_zoo.count.formulas import layer_cost
 from attn_zoo.count.rigs import Sizes, Subject
@@ -75,14 +74,6 @@ def test_layer_and_block_by_hand():
     block = count("block", "softmax", {}, At(n, dim, 2, mlp_ratio=3))
     mlp = 2 * 2 * n * dim * 3 * dim
     assert shown(block)[:3] == [products + mlp, 2 * (products + mlp), 4 * (dim * dim + dim) + 4 * dim + 6 * dim * dim + 4 * dim]
-
-
-def test_what_a_layer_saves_that_compresses_first():
-    n, dim, k = 256, 32, 16
-    counted = count("layer", "linformer", {"projected_length": k, "sharing": "key_value"}, At(n, dim, 2))
-    compress, projections, attend = 2 * k * n * dim, 2 * (2 * n + 2 * k) * dim * dim, 4 * n * k * dim
-    assert counted.shown("flops") == compress + projections + attend
-    assert counted.disagreements() == {}
 
 
 ROWS: list[tuple[str, dict[str, Any]]] = [
@@ -167,15 +158,6 @@ def test_formula_is_what_pytorch_counts(name, level, causal):
         assert counted.formula.state_bytes == cost.state_bytes
 
 
-@pytest.mark.parametrize("name", ["softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none"])
-def test_cards_of_the_first_table_state_everything(name):
-    for causal in {False, card(name).can.causal}:
-        geometry = Geometry(2, 16, 300, 300, causal)
-        cost = card(name).cost(geometry, attention_options(card(name), geometry, {}))
-        assert cost.backward_flops is not None
-        assert (cost.state_bytes is not None) == causal
-
-
 @pytest.mark.parametrize("name", ["softmax", "longformer", "linear", "reformer", "nystrom"])
 def test_activation_bytes_of_a_mechanism_are_those_of_what_a_cpu_takes(name):
     entry, geometry = card(name), Geometry(2, 8, 120, 120)
@@ -186,16 +168,6 @@ def test_activation_bytes_of_a_mechanism_are_those_of_what_a_cpu_takes(name):
     real = tally(lambda: request(mechanism), there)
     assert activation_bytes(entry, geometry, mechanism.options) == real.kept_bytes > 0
     assert activation_bytes(entry, geometry, mechanism.options, "triton") is None
-
-
-@pytest.mark.parametrize("name", ["softmax", "linformer"])
-def test_shapes_alone_give_what_a_fused_layer_keeps(name):
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(32, 2, name, length=100, implementation="sdpa").eval()
-    tokens = torch.randn(1, 100, 32, requires_grad=True)
-    real = tally(lambda: layer(tokens), [tokens, *layer.parameters(), *layer.buffers()])
-    counted = count("layer", name, {}, At(100, 32, 2), implementation="sdpa")
-    assert counted.pytorch.activation_bytes == real.kept_bytes > 0
 
 
 def test_cuda_kernels_are_counted_by_formula_only():
@@ -240,11 +212,6 @@ def test_whole_storages_count_once():
 
 
 # --- what disagrees, and what is unknown -----------------------------------------------------------------------------
-
-
-@dataclass
-class NoOptions:
-    """Nothing to choose."""
 
 
 @pytest.fixture
@@ -336,45 +303,10 @@ def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
     assert "going on from there" in told.err and "no time left" not in told.out
 
 
-def test_a_slow_first_count_leaves_no_length_out(tmp_path, capsys, monkeypatch):
-    seen = set()
-
-    def slow_at_first(level, subject, *sizes):
-        if subject.attention not in seen:
-            seen.add(subject.attention)
-            time.sleep(1.0)  # imports of a new process, so that 128 times the length would take 128 s
-        return count_level(level, subject, *sizes)
-
-    monkeypatch.setattr(counted_experiment, "count_level", slow_at_first)
-    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,65536]", "seconds=100"]
-    assert main([*words, f"output={tmp_path / 'c.json'}"]) == 0
-    assert seen == {"softmax", "linformer"} and "no time left" not in capsys.readouterr().out
-
-
-def test_command_refuses_what_is_wrong_before_it_counts(capsys):
-    for words, says in (
-        (["level=model"], "level must be 'mechanism' or 'layer' or 'block'; got 'model'"),
-        (["heads=3"], "dim= must be a multiple of heads="),
-        (["lengths=[]"], "lengths must be a list of different integers, each at least 1"),
-        (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
-        (["mlp_ratio=0"], "mlp_ratio must be above 0"),
-    ):
-        assert main(["measure", "experiment=counted", *words]) == 2
-        captured = capsys.readouterr()
-        assert says in captured.err
-        assert captured.out == ""
-
-
 def test_figures_have_three_digits():
     numbers = {0: "0", 999: "999", 1000: "1.00 k", 99_950: "100 k", 999_500: "1.00 M", 4_398_046_511_104: "4.40 T"}
     assert {n: decimal(n) for n in numbers} == numbers
     assert [binary(n) for n in (5, 2048, 4718592, 68786585600)] == ["5 B", "2.00 KiB", "4.50 MiB", "64.1 GiB"]
-
-
-def test_counts_may_be_unknown():
-    counted = Counted(Counts(flops=3), Counts(flops=3, activation_bytes=9))
-    assert counted.disagreements() == {}
-    assert shown(counted) == [3, None, None, 9, None]
 
 
 def test_drawn_inputs_and_shapes_alone_agree():

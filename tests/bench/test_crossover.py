@@ -20,7 +20,6 @@ from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.session import Session, expected_seconds
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.count.rigs import Subject
-from attn_zoo.plotting.theme import check_plot
 
 GIVEN: dict[str, Any] = {
     "device": "cpu",
@@ -116,37 +115,6 @@ def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripte
     later.take_over(found)
     assert [p.cell.label for p in later.cells.values() if p.failures] == [LINFORMER] * 2, "what is refused stays refused"
     assert measured(later).to_dict() == measured().to_dict()
-
-
-def test_named_lengths_are_measured_from_the_longest_on_where_time_is_limited(scripted):
-    grid = grid_of()
-    grid.named = ("lengths",)  # type: ignore[misc]
-    found = empty(grid)
-    Session(grid, found, ends=time.monotonic() + HANG).run()
-    asked = [length for _, _, length in Scripted.asked]
-    assert asked == sorted(asked, reverse=True) and set(asked) == {8, 16, 32}
-    assert {cell: each.values.keys() for cell, each in found.cells.items()} == {
-        cell: each.values.keys() for cell, each in measured().cells.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("seconds", "named", "said"),
-    [
-        (1e4, (), "18 measurements need at least 11 s for 6 rounds and 13 s for 7, and 10,000 s are given: that should suffice"),
-        (12.0, (), "fewer rounds will be taken"),
-        (1.0, (), "too little, so the slowest measurements will be left out. Give more time with seconds="),
-        (1.0, ("lengths",), "too little, so the shortest lengths will be left out"),
-    ],
-)
-def test_whether_the_time_suffices_is_said_before_the_start(scripted, monkeypatch, seconds, named, said):
-    grid = grid_of(repeat_seconds=0.1)
-    grid.named = named  # type: ignore[misc]
-    made = Session(grid, empty(grid))
-    made.left = lambda: seconds  # type: ignore[method-assign]
-    monkeypatch.setattr(Scripted, "__init__", lambda *given, **named: None)
-    monkeypatch.setattr(Scripted, "ask", lambda *given, **named: (1e-3,))
-    assert said in made.forecast() and not Scripted.asked
 
 
 def test_softmax_is_not_compared_with_itself(scripted):
@@ -249,16 +217,6 @@ def of(points: list[Figures]) -> Measurement:
     return empty(grid_of(), cells={p.cell: p for p in points})
 
 
-def test_what_there_was_no_time_for_is_one_line_a_layer():
-    late = [
-        Figures(Cell("ours", kind, n), failures={"seconds": f"no time left: {n}"})
-        for n in (8, 16)
-        for kind in ("forward", "training")
-    ]
-    said = "- ours: no time left (time, forward at 8, 16; time, forward + backward at 8, 16)"
-    assert said in CrossoverGrid.report(of(late))
-
-
 @pytest.mark.docs
 def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_points, tmp_path):
     for name in ("one.svg", "two.svg", "one.png"):
@@ -271,28 +229,3 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="every measurement failed"):
         plot_crossover(of([]), tmp_path / "none.svg")
-
-
-def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"plot must end in \.svg or \.png; got .*\.pdf"):
-        check_plot(tmp_path / "x.pdf")
-    with pytest.raises(ValueError, match="a folder that exists"):
-        check_plot(tmp_path / "no" / "x.svg")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"device": "tpu"}, "device must be auto, cpu or cuda"),
-        ({"lengths": [64]}, r"at least two different integers, each at least 1; got \[64\]"),
-        ({"lengths": [64, 64]}, "at least two different"),
-        ({"rounds": 5}, "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
-        ({"heads": 3}, "dim= must be a multiple of heads="),
-        ({"seconds": 0.0}, "seconds must be above 0"),
-        ({"precision": "int8"}, "precision must be one of"),
-    ],
-)
-def test_wrong_settings_are_refused(wrong, message):
-    assert grid_of(lengths=None).lengths == [256, 512, 1024, 2048, 4096, 8192, 16384]
-    with pytest.raises(ValueError, match=message):
-        grid_of(**wrong)

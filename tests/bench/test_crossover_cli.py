@@ -68,8 +68,6 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "read=words.json"], "words.json is not JSON"),
         ([*CROSSOVER, "read=part.json"], "part.json must be a complete measurement"),
         ([*CROSSOVER, "lengths=[300]"], "lengths must be a list of at least two different integers"),
-        ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
-        ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),
         ([*CROSSOVER, "rounds=5"], "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
     ],
 )

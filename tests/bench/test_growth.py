@@ -64,18 +64,6 @@ def test_with_little_memory_one_worker_makes_room_for_the_next(available, most, 
     assert len(found.cells) == 8 and all(len(figures.all("seconds")) == 2 for figures in found.cells.values())
 
 
-def test_rows_of_other_heads_are_named():
-    made = grid(more_heads=[1, 4])
-    found = Measurement(
-        "growth", vars(made), made.protocol, {"cpu": "this", "gpu": None, "threads": 2, "torch": "2"}, complete=True
-    )
-    for cell in made.groups()[0]:
-        found.of(cell).values = {"seconds": [cell.length * 1e-3] * 3, "peak_bytes": [2**20]}
-    rows = [line.split("|")[1].strip() for line in Growth.report(found).splitlines() if line.startswith("|")]
-    wanted = [f"{name}{heads}" for heads in ("", ", 1 head", ", 4 heads") for name in ("softmax:eager", "linear")]
-    assert rows[2:] == [name for name in wanted for _ in KINDS]
-
-
 @pytest.mark.parametrize(("lengths", "exponent"), [([16, 32], "-"), ([16, 32, 64], "1.00")])
 def test_an_exponent_needs_three_lengths(lengths, exponent):
     made = grid(lengths=lengths)

@@ -21,7 +21,6 @@ from attn_zoo.bench.session import Session
 from attn_zoo.bench.tables import figure
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.count.rigs import Subject
 
 GIVEN: dict[str, Any] = {
     "attentions": ["softmax", "linformer[projected_length=64]"],
@@ -298,36 +297,6 @@ def test_tables_of_the_scripted_measurement(scripted):
     assert memory["forward, largest batch"] == "1,021"
     assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
     assert f"{grid_of().protocol.rounds} rounds. Columns and method: docs/reference/measurements.md#cost." in table
-
-
-def test_what_one_reason_stopped_is_one_line(scripted):
-    scripted.wrong[("linformer", "peak")] = "OOM"
-    table = StepCost.report(measured(grid_of())[0])
-    assert table.count("OOM: scripted") == 1 and f"- {LINFORMER}: OOM: scripted (memory, forward at 128; " in table
-
-
-def test_what_is_missing_has_its_reason_in_every_table():
-    """Of a training step that took too long, and of a forward pass that ran out of memory."""
-    grid = {"level": "layer", "device": "cpu", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
-    environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
-    found = Measurement("cost", grid, TimingProtocol(rounds=2), environment)
-    subject = Subject("softmax", {})
-    forward, training = (found.of(Cell("softmax", kind, 128, subject=subject)) for kind in ("forward", "training"))
-    forward.failures = dict.fromkeys(("seconds", "peak_bytes", "largest_batch"), "OOM: scripted")
-    training.values = {"peak_bytes": [3 * 2**20], "held_bytes": [2**20], "largest_batch": [7], "best_batch": [4]}
-    training.failures = {"seconds": "time limit: scripted"}
-    found.of(Cell("softmax", "training", 128, 4, subject=subject)).values = {"seconds": [4.0, 5.0]}
-    table = StepCost.report(Measurement.from_dict(json.loads(json.dumps(found.to_dict()))))
-    assert rows(table, "Time and throughput")["softmax"]["training (tokens/s)"].startswith("115 ± ")
-    assert rows(table, "Time and throughput")["softmax"]["training step (ms)"] == "time limit"
-    assert rows(table, "Memory")["softmax"] == {
-        "attention": "softmax",
-        "n": "128",
-        "forward, peak (MiB)": "OOM",
-        "training, peak (MiB)": "3.00",
-        "forward, largest batch": "OOM",
-        "training, largest batch": "7",
-    }
 
 
 def test_the_command_measures_and_goes_on(tmp_path, capsys):

@@ -13,7 +13,6 @@ import torch
 from attn_zoo.bench import session
 from attn_zoo.bench.experiments.models import build_model
 from attn_zoo.cli import main
-from attn_zoo.cli.measure import compose
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 
@@ -76,22 +75,3 @@ def test_generation_writes_equal_tokens_by_recomputing_and_from_the_state():
     ids = torch.randint(1, 1000, (1, 16))
     found, expected = after(ids), before(ids)
     assert found.shape == (1, 24) and torch.equal(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("models=[vitt]", "did you mean 'vit'?"),
-        ("image=40", "image= must be a multiple of 16"),
-        ("tokens=16", "tokens= must be more than 16"),
-        ("attention=linfomer", "did you mean 'linformer'?"),
-    ],
-)
-def test_bad_values_are_refused(word, message, capsys):
-    assert main(["measure", "experiment=models", word]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_attention_is_a_key_beside_the_group_of_a_run():
-    row = "linformer[projected_length=64]"
-    assert compose(["experiment=models", f"attention={row}"])[1]["attention"] == row

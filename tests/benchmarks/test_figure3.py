@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import linformer_figure3
 import pytest
 from figure3 import figure3_data, figure3_page, read_figure
-from figure3.cells import USUAL_START, Arm, Cell
+from figure3.cells import USUAL_START, Arm
 from figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
 from figure3.plot import panels, plot_figure3
 from make import make_record
 
+from attn_zoo.analysis.text import default_text
+from attn_zoo.cli.main import main
+from attn_zoo.grouping import grouped
 from attn_zoo.records import Budget, ModelSpec, RunRecord, Tuning
 from attn_zoo.registry import card
 
@@ -165,24 +171,6 @@ def test_a_control_is_judged_by_tokens_that_distant_places_alone_show():
     )
 
 
-def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control_unjudged():
-    whole = [replace(record, scores={"valid": 1.0, "test": record.scores["test"]}) for record in published()]
-    assert words(whole) == [HOLDS, UNSURE, UNSURE, UNSURE, UNSURE, HOLDS]
-    figure = read_figure(whole)
-    page = re.sub(" +", " ", figure3_page(figure, "github"))
-    assert (
-        re.search(r"\| 512 \| softmax \| 100\.\d ± \S+ \(3\) \| - \|", page)
-        and "on repeated tokens: softmax cannot be compared with the control none, with only 0 of 3 common seeds" in page
-    )
-    assert all(len(cell["perplexity"]) == 3 and not cell["perplexity_repeated"] for cell in figure3_data(figure)["cells"])
-
-
-def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():
-    records = changed(published(), 103, attention="none", n=512)
-    assert words(records)[ON_PAR:] == [HOLDS, UNSURE, UNSURE, UNSURE, HOLDS], "softmax is beyond it"
-    assert "linformer, k = 64, sharing=headwise is not better than the control none" in figure3_page(read_figure(records), "github")
-
-
 def test_linear_time_is_judged_by_counted_flops():
     records = [
         replace(
@@ -233,16 +221,6 @@ def test_the_page_shows_what_the_records_hold():
     assert order == ["softmax", "convolution", "none", *(f"linformer, k = {k}, sharing=headwise" for k in (16, 32, 64, 128))]
 
 
-def test_four_panels_as_in_the_paper():
-    figure = read_figure(published())
-    a, b, c, d = panels(figure, Arm())
-    assert [title for title, _ in (a, b, c, d)] == ["n = 256", "n = 512", "sharing, n = 512, k = 128", "k = 64"]
-    assert [name for _, name in b[1]] == ["softmax", "k = 32", "k = 64", "k = 128", "k = 256", "none", "convolution"]
-    assert [name for _, name in c[1]] == ["no sharing", "headwise", "key-value", "layerwise"]
-    assert [name for _, name in d[1]] == ["n = 128", "n = 256", "n = 512", "n = 1,024"]
-    assert [step for step, _ in figure.cells[Cell(Arm(), 512, "softmax")].curve()] == [200, 400, 600]
-
-
 def test_the_usual_start_is_the_default_of_linformer():
     usual = card("linformer").options(projected_length=4)
     assert {name: getattr(getattr(usual, name), "value", getattr(usual, name)) for name in USUAL_START} == USUAL_START
@@ -268,20 +246,39 @@ def test_another_start_of_the_projections_is_an_arm_beside_the_same_softmax(tmp_
     assert drawn == ["a", "b", "c", "d", "a"], "panels without runs are not drawn"
 
 
-@pytest.mark.docs
-def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
-    figure = read_figure([*published(), *published(arm=4)])
-    one, other = tmp_path / "one.svg", tmp_path / "other.svg"
-    plot_figure3(figure, one)
-    plot_figure3(figure, other)
-    svg = one.read_text(encoding="utf-8")
-    assert svg == other.read_text(encoding="utf-8") and "prefers-color-scheme:dark" in svg
-    assert svg.count("<title>") == 2 * sum(len(lines) for _, lines in panels(figure, Arm()))
-    assert len(svg) < 600_000
-
-
 def test_the_data_name_the_records_behind_each_cell():
     records = published()
     found = figure3_data(read_figure(records))
     assert {record.run_id for record in records} == {run for cell in found["cells"] for run in cell["run_ids"].values()}
     assert [claim["verdict"] for claim in found["claims"]] == [HOLDS] * len(CLAIMS)
+
+
+@pytest.mark.exhaustive
+def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    text = default_text()[0]
+    for at in range(4):
+        (tmp_path / f"texts/{at}.txt").write_text(text[8_000 * at : 8_000 * (at + 1)])
+    small = ["task.files=folder", "task.path=texts", "task.tokens=bytes", "task.vocabulary=0", "budget.steps=2"]
+    small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1"]
+    small += ["task.valid_tokens=2048", "task.test_tokens=2048"]
+    command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
+    assert main(command) == 0
+    assert "34 runs, 0 of them recorded already" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "34 runs, 34 of them recorded already" in capsys.readouterr().out
+    assert linformer_figure3.main(["--output", "out"]) == 0
+    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
+    found = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))
+    words = {arm: [claim["verdict"] for claim in claims] for arm, claims in grouped((c["arm"], c) for c in found["claims"]).items()}
+    assert words == {
+        "bare": ["cannot tell"] * 2 + ["not run"] * 4,
+        "bare, init=pooling, equalised": ["cannot tell"] * 2 + ["not run"] * 4,
+        "short convolution of 4": ["cannot tell"] * 2 + ["not run"] * 4,
+        "short convolution of 4, init=pooling, equalised": ["cannot tell"] * 5 + ["holds"],
+    }, "one seed judges counted FLOPs alone, and the usual start has two cells"
+    cells = found["cells"]
+    recorded = {json.loads(path.read_text(encoding="utf-8"))["run_id"] for path in Path("linformer_figure3").glob("*.json")}
+    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 34

@@ -37,17 +37,6 @@ def test_least_times_of_the_core_by_hand(length, rows, forward, backward):
     assert microseconds("core", "backward", length, rows) == backward
 
 
-@pytest.mark.parametrize(("length", "forward"), [(512, 338), (4096, 283), (65536, 276)])
-def test_least_times_of_the_layer_by_hand(length, forward):
-    assert microseconds("layer", "forward", length, 128) == forward
-    p, square = problem("layer", length, 128), 768**2
-    linear = max(2 * TOKENS * square / 790e12, 2 * (2 * TOKENS * 768 + square) / 4.3e12)
-    both = max(4 * p.batch * 128 * square / 790e12, 2 * (4 * p.batch * 128 * 768 + 2 * square) / 4.3e12)
-    kernels = [problem("core", length, 128), problem("projection", length, 256)]
-    once, back = (sum(floor_seconds(kernel, kind, STATED) for kernel in kernels) for kind in ("forward", "backward"))
-    assert floor_seconds(p, "training", STATED) == pytest.approx(3 * (2 * linear + both) + once + back)
-
-
 def test_terms_of_a_least_time_one_by_one():
     free = {"flops": float("inf"), "bytes": float("inf"), "exponentials": float("inf")}
     core = problem("core", 4096, 128)
@@ -135,30 +124,3 @@ def test_a_target_counts_only_where_results_are_right(share, changes, verdict):
     assert row(table, str(p))["verdict"] == (verdict if verdict in ("wrong", "failed") else "right")
     if "results" in changes:
         assert (row(table, str(p))["worst"], row(table, str(p))["error"]) == ("key", "NaN")
-
-
-def test_targets_of_layers_and_of_equal_times():
-    short, long, training = (problem("layer", n, r) for n, r in ((512, 128), (65536, 128), (16384, 256)))
-    points = checked(short) | checked(long) | checked(training)
-    points |= timed(1.0, Cell(short, "forward", "triton")) | timed(1.0, Cell(long, "forward", "triton"))
-    points |= timed(1.0, Cell(training, "training", "triton"))
-    for p, kind, seconds in ((short, "forward", 4e-4), (long, "forward", 0.0276), (training, "training", 0.01)):
-        softmax = Problem("layer", "bf16", p.batch, p.length, 0, p.heads, p.dim)
-        points |= timed(seconds, Cell(softmax, kind, "flash"))
-    table = report(points)
-    assert row(table, "layer forward r=128 n=512: softmax / ours")["verdict"] == "missed"
-    assert row(table, "layer forward r=128 n=65536: softmax / ours")["figure"] == "100.01"
-    memory = row(table, "layer training r=256 n=16384: bytes, softmax / ours")
-    assert (memory["figure"], memory["at least"], memory["verdict"]) == ("1.50", "1.40", "reached")
-    assert row(table, "layer training r=256 n=65536: bytes, softmax / ours")["verdict"] == "not measured"
-    base, longest = problem("core", 4096, 128), problem("core", 65536, 128)
-    points = checked(longest) | timed(0.8, Cell(base, "forward", "triton"))
-    slow = {key: {**point, "seconds": [7e-5] * 3} for key, point in timed(0.8, Cell(longest, "forward", "triton")).items()}
-    found = row(report(points | slow), "core forward r=128 n=65536: time at 4096 / time")
-    assert (found["figure"], found["at least"], found["verdict"]) == ("0.86", "0.87", "missed")
-
-
-def test_a_measurement_that_was_cut_short_says_so_and_missing_rates_are_an_h200s():
-    assert report({}, complete=False).startswith("**Not complete")
-    assert "Rates of an H200, as its own are missing: copy 4.30 TB/s" in report({"rates": {"failure": "failed: x"}})
-    assert "Rates: copy 4.30 TB/s, bf16 product 790 TFLOP/s" in report({})

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from linformer_table3 import (
     LENGTHS,
     MEMORY_SAVED,
@@ -18,13 +17,12 @@ from linformer_table3 import (
     table3_report,
 )
 
-from attn_zoo.bench import session, timed
+from attn_zoo.bench import session
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.contract import UnknownNameError
 from attn_zoo.count.rigs import Subject
 from attn_zoo.rows import RowName
 
@@ -41,40 +39,6 @@ def test_the_grid_is_the_papers():
 def test_some_of_the_papers_figures():
     assert (TIME_SAVED[512, 128], TIME_SAVED[4096, 256], TIME_SAVED[65536, 2048]) == ("1.5", "3.2", "7.9")
     assert (MEMORY_SAVED[512, 256], MEMORY_SAVED[16384, 128], MEMORY_SAVED[65536, 2048]) == ("1.5", "56", "18")
-
-
-def test_a_cpu_gets_a_smaller_grid_and_says_so():
-    grid = LinformerTable3(**GIVEN)
-    assert grid.lengths == [512, 1024, 2048, 4096, 8192]
-    assert grid.projected_lengths == [128, 256, 512]
-    assert (grid.dim, grid.heads) == (256, 4)
-
-
-def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it():
-    found = LinformerTable3(**GIVEN).layers(512)
-    assert [cell.role for cell in found] == ["materialised", "sdpa", "linformer", "linformer"]
-    subjects = [cell.subject for cell in found if cell.subject]
-    assert [subject.options.get("projected_length") for subject in subjects] == [None, None, 128, 256]
-    assert [subject.implementation for subject in subjects] == ["eager", "sdpa", "sdpa", "sdpa"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"device": "tpu"}, "device must be auto, cpu or cuda"),
-        ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
-        ({"dim": 10}, "dim= must be a multiple of heads="),
-        ({"lengths": [64, 64]}, "lengths must be a list of different integers"),
-        ({"lengths": [64], "projected_lengths": [64]}, "at least one of projected_lengths= must be less than one of lengths="),
-        ({"rounds": 0}, "rounds must be an integer >= 1"),
-        ({"time_limit": 0.0}, "time_limit must be above 0"),
-        ({"implementation": "xformers"}, "no implementation of linformer is called 'xformers'"),
-        ({"sharing": "nonsense"}, "nonsense"),
-    ],
-)
-def test_wrong_settings_are_refused(wrong, message):
-    with pytest.raises((ValueError, UnknownNameError), match=message):
-        LinformerTable3(**{**GIVEN, **wrong})
 
 
 def test_least_bytes_of_materialised_softmax_by_hand():
@@ -132,40 +96,11 @@ def test_out_of_memory_at_one_sequence_is_a_cell(monkeypatch):
         assert figures.failures["seconds"] == "OOM: scripted" and not figures.all("seconds")
 
 
-def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
-    monkeypatch.setattr("attn_zoo.bench.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
-    found, _ = scripted(monkeypatch, tokens=64)
-    failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
-    assert (
-        failures["materialised", "training"]
-        == "OOM: a step needs at least 196608 bytes, as computed from its sizes, but only 196607 are available"
-    )
-    assert [at for at, why in failures.items() if why] == [("materialised", "training")]
-
-
 def test_largest_batches_on_a_cpu_come_from_the_line(monkeypatch):
     found, _ = scripted(monkeypatch, memory_gib=1099 / 2**30)
     largest = {(cell.role, cell.kind): f.one("largest_batch") for cell, f in found.cells.items() if "largest_batch" in f.values}
     assert largest["materialised", "forward"] == 0, "2 · 4 · 64 · 64 · 4 bytes are more"
     assert largest["linformer", "training"] == 99
-
-
-def test_what_is_done_is_not_measured_again(monkeypatch):
-    changes: dict[str, Any] = {"lengths": [64, 128]}
-    whole, saved = scripted(monkeypatch, **changes)
-    at = next(at for at in saved if any(cell["length"] == 128 for cell in at["cells"]))
-    again, _ = scripted(monkeypatch, Measurement.from_dict(at), **changes)
-    assert again.to_dict() == whole.to_dict()
-    assert {length for _, length in Scripted.timed} == {128}
-
-
-def test_auto_is_what_a_layer_takes_on_the_device(monkeypatch):
-    grid = LinformerTable3(**{**GIVEN, "lengths": [1024]})
-    monkeypatch.setattr(timed, "choose_implementation", lambda *given: "triton")
-    chosen = {cell.label: cell.subject.implementation for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject}
-    assert set(chosen.values()) == {"triton"} and len(chosen) == 3
-    asked = LinformerTable3(**{**GIVEN, "lengths": [1024], "implementation": "eager"}).layers(1024)
-    assert {cell.subject.implementation for cell in asked if cell.role == "linformer" and cell.subject} == {"eager"}
 
 
 def point(role: str, seconds: list[float], largest: int | None, length: int = 512, **changes: Any) -> list[Figures]:
@@ -238,11 +173,6 @@ def test_time_table_of_the_fixture():
     assert "- GPU of a test, torch 2.15.0, 3 rounds. " in table
 
 
-def test_training_has_no_figure_of_the_paper():
-    table = cells(table3_report(fixture(), tables=["backward time"]))
-    assert table["512", "materialised"] == ["800", "3.2 ± 0.1", "2.2 ± 0.9 unstable"]
-
-
 def test_memory_table_of_the_fixture():
     assert cells(table3_report(fixture(), tables=["forward memory"])) == {
         ("512", "materialised"): ["100", "1.7 (paper 1.7)", "1.5 (paper 1.5)"],
@@ -250,13 +180,6 @@ def test_memory_table_of_the_fixture():
         ("65536", "materialised"): ["OOM", "> 42 (paper 60)", "> 41 (paper 52)"],
         ("65536", "SDPA (flash)"): ["10", "4.2 (paper 60)", "4.1 (paper 52)"],
     }
-
-
-def test_a_measurement_that_was_cut_short_says_so():
-    found = fixture()
-    assert "Not complete" not in table3_report(found)
-    found.complete = False
-    assert table3_report(found).startswith("**Not complete")
 
 
 SMALL = ["device=cpu", "lengths=[64]", "projected_lengths=[16,64]", "dim=16", "heads=2", "tokens=128", "rounds=2"]
@@ -288,20 +211,3 @@ def test_the_program_measures_prints_and_resumes(tmp_path, capsys):
     assert f"found.json holds {len(found['rows'])} rows of this measurement; going on from there" in again.err
     assert again.out == printed, "all its lengths were done"
     assert json.loads(file.read_text(encoding="utf-8"))["complete"] is True
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_the_program_on_cuda(tmp_path, capsys):
-    file = tmp_path / "found.json"
-    words = ["lengths=[512]", "projected_lengths=[128,256]", "tokens=2048", "rounds=2", "memory_gib=1", f"output={file}"]
-    assert run_experiment("linformer_table3", LinformerTable3, ["device=cuda", *words]) == 0
-    cells = Measurement.from_dict(json.loads(file.read_text(encoding="utf-8"))).cells
-    by_backend = {cell.subject.backend for cell in cells if cell.role == "sdpa" and cell.subject}
-    assert by_backend == {"flash", "cudnn", "efficient"}
-    once = {(cell.role, cell.label, cell.kind): f for cell, f in cells.items() if cell.batch == 1 and cell.role != "sdpa"}
-    for role, label, _ in once:
-        forward, training = (once[role, label, kind] for kind in ("forward", "training"))
-        assert not forward.failures and not training.failures
-        assert 0 < (training.one("largest_batch") or 0) < (forward.one("largest_batch") or 0)
-    assert "(paper 1.5)" in capsys.readouterr().out

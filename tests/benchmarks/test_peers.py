@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import peers
@@ -19,11 +18,11 @@ from attn_zoo.bench import session
 from attn_zoo.bench.bench import MatrixProducts
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.session import LEAST_ROUNDS, Session
+from attn_zoo.bench.session import Session
 from attn_zoo.bench.timed import KINDS
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.contract import CompressingAttention, UnknownNameError
+from attn_zoo.contract import CompressingAttention
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 
@@ -74,23 +73,6 @@ def test_what_is_recomputed_backward_is_not_in_the_floor():
     n, d = 64, 32
     by_hand = 8 * n * d**2 + 4 * n**2 * d
     assert peers.floor_flops("entmax", d, 4, ours("entmax"), n) == {"forward": by_hand, "training": 3 * by_hand}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_the_rate_of_the_floor_is_that_of_the_device_measured(device, monkeypatch):
-    used = []
-    monkeypatch.setattr(torch, "mm", lambda left, right, out: used.append({left.device.type, right.device.type, out.device.type}))
-
-    def seconds_of(step: Callable[[], object], on: torch.device, at_least: float) -> float:
-        step()
-        used.append({on.type})
-        return 1.0
-
-    monkeypatch.setattr("attn_zoo.bench.bench.seconds_of", seconds_of)
-    monkeypatch.setattr(Peers, "torch_device", torch.device(device))
-    made, *given = Peers().maker(Cell(PRODUCT, "forward", 4096, role=PRODUCT))
-    assert made(*given).parts("forward", 1, 4096) == (1.0,)
-    assert used == [{device}, {device}]
 
 
 @needs("linformer")
@@ -148,37 +130,6 @@ def test_every_side_runs_and_learns(name):
         out.sum().backward()
         assert out.shape == tokens.shape and tokens.grad is not None, side
         assert out.isfinite().all() and tokens.grad.isfinite().all(), side
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"dim": 10, "heads": 4}, "dim= must be a multiple of heads="),
-        (
-            {"lengths": [8, 64]},
-            "lengths= must be at least 16, because each length must be at least twice the projected_length of linformer; got",
-        ),
-        ({"lengths": []}, "lengths must be a list of different integers"),
-        ({"rounds": 0}, "rounds must be an integer >= 1"),
-        ({"allocator": "jemalloc"}, "protocol.allocator must be one of default, keep; got 'jemalloc'"),
-        ({"mechanisms": ["linformr"]}, "no mechanism of peers is called 'linformr'; did you mean 'linformer'"),
-        ({"mechanisms": []}, "mechanisms must name at least one of linformer"),
-        ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
-        ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
-        ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
-        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer must be an integer"),
-        ({"mechanisms": ["linformer[projected_length=0]"]}, "projected_length must be at least 1; got 0"),
-    ],
-)
-def test_wrong_settings_are_refused(wrong, message):
-    with pytest.raises((ValueError, UnknownNameError), match=message):
-        Peers(**{**GIVEN, **wrong})
-
-
-def test_without_any_peer_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "linformer", None)
-    with pytest.raises(ValueError, match=r"linformer is not installed.*pip install 'attn-zoo\[peers\]'"):
-        peers.require_peers(["linformer"])  # type: ignore[attr-defined]
 
 
 @needs("entmax")
@@ -265,24 +216,6 @@ def test_sides_of_a_comparison_follow_each_other_and_the_order_changes(scripted)
         assert names == sorted(names, key=names.index), "a comparison is not interrupted by another"
 
 
-def test_a_measurement_goes_on_from_the_round_that_it_reached(scripted):
-    whole, saved = measured()
-    for before in saved:
-        scripted.asked.clear()
-        again, _ = measured(before)
-        assert again.to_dict() == whole.to_dict()
-        forward = {at for at, cell in enumerate(before["cells"]) if cell["kind"] == "forward" and cell["role"] != PRODUCT}
-        had = [row for row in before["rows"] if row["quantity"] == "seconds" and row["cell"] in forward]
-        timings = [name for method, name, _, kind in scripted.asked if (method, kind) == ("parts", "forward") and name != PRODUCT]
-        assert len(timings) == 6 * 3 - len(had)
-
-
-def test_a_slow_side_takes_part_in_three_rounds_only(scripted, monkeypatch):
-    monkeypatch.setattr(scripted, "seconds", Peers.slow_seconds + 1)
-    found, _ = measured(rounds=5)
-    assert len(at(found, "linear_causal", OURS, "forward").all("seconds")) == LEAST_ROUNDS == 3
-
-
 def fixture() -> Measurement:
     grid = {"mechanisms": ["window", "entmax"], "lengths": [4096, 16384], "dim": 256, "heads": 4, "tokens": 8192}
     environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
@@ -355,11 +288,3 @@ def test_the_program_measures_and_prints(tmp_path, capsys):
             assert len(cells["linformer", side, kind].all("seconds")) == 2
             assert (cells["linformer", side, kind].one("peak_bytes") or 0) > 0
     assert Peers.report(found) == capsys.readouterr().out.rstrip("\n")
-
-
-def test_the_program_names_the_extra_of_a_missing_peer(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "linformer", None)
-    assert run_experiment("peers", Peers, ["mechanisms=[linformer]"]) == 2
-    assert "attn-zoo[peers]" in capsys.readouterr().err
-    assert run_experiment("peers", Peers, ["sharing=none"]) == 2
-    assert "no key of experiment=peers is called 'sharing'" in capsys.readouterr().err

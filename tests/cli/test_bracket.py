@@ -11,10 +11,8 @@ from run_helpers import zoo
 
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
 from attn_zoo.cli.seeds import seeds_wanted
-from attn_zoo.cli.tune import plan_searches, read_request
-from attn_zoo.records import RunSpec, Store
+from attn_zoo.records import Store
 from attn_zoo.records.store import CHECKPOINT
-from attn_zoo.registry import card
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03)
 CAP = 2400
@@ -122,34 +120,6 @@ def test_seeds_follow_the_rule():
     assert seeds_wanted([0.9, 0.95, 0.9, 0.91, 0.9, 0.1], main=True, control=0.2) == 5, "the first five decide"
     assert seeds_wanted([30.0, 30.1, 30.0], main=False, control=22.0, share=False) == 3, "perplexities"
     assert seeds_wanted([16.0, 16.3, 16.1, 16.0, 16.9], main=True, control=22.0, share=False) == 5
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", [pytest.param("encoder", marks=pytest.mark.exhaustive), "decoder"])
-def test_the_profile_has_the_rows_and_tasks_of_the_earlier_one_with_a_cap_and_the_main_rows_first(name):
-    main: list[str] = []
-
-    def searches(experiment: str) -> dict[tuple[str, str], list[RunSpec]]:
-        found: dict[tuple[str, str], list[RunSpec]] = {}
-        for plan in plan_searches(read_request([f"experiment={experiment}_{name}"])):
-            assert plan.study is not None
-            found.setdefault((plan.study.base.attention, plan.study.base.task), []).append(plan.study.base)
-            main[:] = plan.settings.tuning.main or main
-        return found
-
-    new, old = searches("profile3"), searches("profile")
-    assert new.keys() >= old.keys() and {task for _, task in new} == {task for _, task in old}
-    for (attention, task), specs in ((key, new[key]) for key in old):
-        assert len(specs) == (2 if attention == "delta_rule" and name == "decoder" else 1)
-        was, budget = old[attention, task][0], specs[0].budget
-        assert budget.steps == max(2400, 4 * was.budget.steps) and budget.evaluate_every == budget.steps // 48
-        assert (budget.until, budget.schedule) == ("criterion", "constant") and 0 < budget.ceiling <= 1
-        assert (specs[0].model, specs[0].task_options) == (was.model, was.task_options)
-    order = [attention for attention, task in new if task == "mqar"]
-    assert len(main) == 12
-    others = [attention for attention in order if attention not in main]
-    assert set(order[: len(main)]) == set(main), "the main rows come first"
-    assert all(card(attention).control for attention in others[:4]), "the rule for seeds compares others with the controls"
 
 
 SMALL = ["task=mqar", "task.length=16", "task.pairs=2", "task.vocabulary=16", "task.train=200", "task.valid=40", "task.test=40"]

@@ -14,9 +14,6 @@ from attn_zoo.cli import check, main
 from attn_zoo.conformance import Case, Report, Result
 from attn_zoo.conformance.attention_suite import NO_DEFINITION
 from attn_zoo.conformance.targets import entries
-from attn_zoo.contract import UnknownNameError
-
-OURS = Path(registry.__file__).parent
 
 MINE = """
 from dataclasses import dataclass
@@ -104,10 +101,6 @@ class Own(Attention):
 """
 
 
-def test_a_file_that_is_loaded_already_is_not_loaded_again():
-    assert names(str(OURS / "attention" / "controls" / "uniform.py")) == ["uniform"]
-
-
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -137,11 +130,6 @@ def test_what_is_not_there_is_said_in_words_before_any_check_runs(target, messag
     said = capsys.readouterr()
     assert message in said.err
     assert not said.out, "nothing is checked where one of the targets is wrong"
-
-
-def test_unknown_names_are_lookup_errors_for_callers():
-    with pytest.raises(UnknownNameError, match="'nope'"):
-        entries(["nope"])
 
 
 def test_each_target_has_its_report_and_one_failure_fails(home, monkeypatch, capsys):

@@ -81,14 +81,6 @@ def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypat
     assert re.search(r"^mine on Digits \(patches\): [\d.]+ ± [\d.]+ %, ", printed, re.MULTILINE)
 
 
-def test_the_recorded_command_names_records_and_plugins(trained, monkeypatch):
-    monkeypatch.setattr(compare, "_check", lambda entry: True)
-    assert main(["compare", "linear", "--plugin", UNIFORM, "--records", "kept"]) == 0
-    ((planned, command),) = trained
-    assert command == ["attn-zoo", "compare", "linear", "--records", "kept", "--plugin", UNIFORM]
-    assert planned.settings.records == "kept"
-
-
 def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
     monkeypatch.setattr(compare, "_check", lambda entry: True)
     source = Path("mine.py")
@@ -111,22 +103,6 @@ def test_a_failed_check_and_a_refused_task_are_said_before_the_first_run(trained
     assert main(["compare", "linear"]) == 1
     before, _, after = capsys.readouterr().out.partition("TRAINING")
     assert "linear: no check ran" in before and before.count("linear does not support") == 2 and after
-
-
-def test_it_says_that_it_checks_first_and_no_check_leaves_that_out(trained, monkeypatch, capsys):
-    checked = []
-
-    def passes(entry):
-        checked.append(entry.name)
-        return True
-
-    monkeypatch.setattr(compare, "_check", passes)
-    assert main(["compare", "linear"]) == 0
-    assert capsys.readouterr().out.startswith("Checking linear before training; --no-check leaves this out.\n")
-    assert main(["compare", "linear", "--no-check"]) == 0
-    assert "Checking" not in capsys.readouterr().out
-    assert checked == ["linear"]
-    assert trained[1][1] == ["attn-zoo", "compare", "linear", "--no-check"]
 
 
 def test_rows_that_are_done_anew_take_the_place_of_the_reference(shipped):

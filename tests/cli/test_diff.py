@@ -206,14 +206,6 @@ def test_runs_whose_seeds_draw_their_own_data_are_one_row():
     assert [finding.kind for finding in row.findings] == ["changed"] and "digest of test" in row.findings[0].text
 
 
-def test_tables_of_one_task_have_names_of_their_own():
-    records = [make_record(), make_record(spec_budget=Budget(steps=7))]
-    assert {row.task for row in difference(records, records).rows} == {
-        "Digits (budget.steps=400)",
-        "Digits (budget.steps=7)",
-    }
-
-
 def test_files_formats_and_filters(tmp_path, capsys):
     a, b = folder(tmp_path / "a", rows(seeds=1)), folder(tmp_path / "b", rows({"softmax": -0.2}, seeds=1))
     one, other = (str(next(Path(side).glob("softmax-*.json"))) for side in (a, b))

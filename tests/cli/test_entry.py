@@ -75,7 +75,6 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     [
         (["analize"], "no command is called 'analize'; did you mean 'analyze'?"),
         (["leaderboard", "--tsk", "digits"], "no option is called '--tsk'; did you mean '--task'?"),
-        (["analyze", "error", "--atention", "softmax"], "did you mean '--attention'?"),
         (["leaderboard", "--format", "htlm"], "no --format is called 'htlm'; did you mean 'html'?"),
         (["leaderboard", "digits"], "takes no further argument; got 'digits'"),
         (["show", "level=cpu", "task=haystack"], "got 'task=haystack'. ROW is NAME or NAME[OPTION=VALUE,...]"),
@@ -95,12 +94,9 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["measure", "lengths=128"], "lengths must be a list in brackets of integers, such as [64,128]; got 128"),
         (["measure", "--plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["list", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
-        (["recommend", "--records", "nosuch"], "'nosuch' does not exist"),
         (["show", "softmax", "--records", "nosuch"], "'nosuch' does not exist"),
         (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
         (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),
-        (["list", "--plugin", "nosuch.py"], "the file nosuch.py does not exist"),
-        (["run", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["check", "none", "--device", "gpu"], "--device must be a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
         (["analyze", "error", "--seed", "18446744073709551616"], "seed must be an integer from 0 to 2**63 - 1"),
         (["transplant", "attention=none", "seed=18446744073709551616"], "seed must be an integer from 0 to 2**63 - 1"),
@@ -134,18 +130,6 @@ def test_a_setting_is_written_one_way_or_the_other_in_every_command(name, tmp_pa
     assert main(["show", "none", *words]) == 0
 
 
-def test_flags_are_true_or_false(capsys):
-    assert main(["leaderboard", "reference=quickstart", "task=digits", "wide=true", "legend=false"]) == 0
-    wide = capsys.readouterr().out
-    assert main(["leaderboard", "--reference", "quickstart", "--task", "digits", "--wide"]) == 0
-    assert capsys.readouterr().out == wide
-
-
-def test_show_takes_shipped_records(capsys):
-    assert main(["show", "linformer@digits", "--reference", "quickstart"]) == 0
-    assert "linformer" in capsys.readouterr().out
-
-
 def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):
     assert main(["list", "longformer", "digits"]) == 0
     printed = capsys.readouterr().out
@@ -161,13 +145,6 @@ def test_controls_are_marked_in_the_list(capsys):
     marked = set(re.findall(r"^(\w+) \(c\) ", printed, re.MULTILINE))
     assert marked == {name for name in registry.attentions() if registry.card(name).control} > {"none", "uniform"}
     assert "(c) marks a control" in printed
-
-
-def test_paragraphs_of_a_card_flow_and_have_single_backticks(capsys):
-    assert main(["list", "haystack"]) == 0
-    printed = capsys.readouterr().out
-    assert "\n  sentence such as `K is 7.`, with the key K" in printed and "``" not in printed
-    assert re.search(r"^  Source: .*\n(  .*\n)+  Differs: ", printed, re.MULTILINE)
 
 
 def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
@@ -267,16 +244,6 @@ def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):
     assert "RuntimeError: it was late (entry_plugin.py:2)" in said
     plugin.write_text("x = 1\n", encoding="utf-8")
     assert "registers none. Decorate a class" in fails(["list", "--plugin", "entry_plugin.py"], capsys)
-
-
-def test_a_folder_as_attn_zoo_new_writes_it_is_a_plugin(plugin, capsys):
-    package = Path("folder/src/entry_plugin")
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from . import attention\n", encoding="utf-8")
-    plugin.rename(package / "attention.py")
-    assert main(["list", "entry_mine", "--plugin", "folder"]) == 0
-    assert "entry_plugin.attention:Mine" in capsys.readouterr().out
-    sys.modules.pop("entry_plugin.attention")
 
 
 @pytest.mark.exhaustive

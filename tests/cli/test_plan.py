@@ -1,27 +1,17 @@
-"""Runs are planned from one parse of each word and one composition, and the option of a row takes a short way to its record."""
+"""Runs are planned from one parse of each word and one composition."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from torch import nn
 
-import attn_zoo
-from attn_zoo.cli import main
 from attn_zoo.cli.compose import compose, plan
 from attn_zoo.cli.config import changed, in_words
-from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.cli.words import read_run_words, unfolded
-from attn_zoo.records import Store
 
 SWEEP = ["-m", "experiment=quickstart", "task=digits,mqar", "attention=softmax,linformer[projected_length=4|8]", "seed=1,2"]
 
@@ -48,12 +38,6 @@ def test_a_sweep_is_composed_once_and_each_word_is_parsed_once(counts):
     assert counts["parsed"] <= len(SWEEP) - 1 + of_the_experiment + of_hydra
 
 
-def test_searches_are_composed_once(counts):
-    words = ["tuning.sampler=bracket", "budget.until=criterion", "trials=0"]
-    searches = plan_searches(read_request(["attention=softmax,none", "task=digits,mqar", *words]))
-    assert len(searches) == 4 and counts["composed"] == 1
-
-
 def test_a_run_changes_no_other_run():
     composed = compose(read_run_words(["experiment=quickstart"]))
     before = OmegaConf.to_container(composed.config)
@@ -62,11 +46,6 @@ def test_a_run_changes_no_other_run():
     assert (one.attention, one.budget.steps) == ({"name": "linformer", "projected_length": "7"}, 3)
     assert (other.attention, other.budget.steps, other.seed) == ({"name": "softmax"}, composed.config.budget.steps, 5)
     assert OmegaConf.to_container(composed.config) == before
-
-
-def test_of_a_key_that_is_given_twice_the_last_value_counts():
-    (spec,) = plan(["attention=softmax", "attention=linformer", "seed=1", "seed=2"]).specs
-    assert (spec.attention, spec.seed) == ("linformer", 2)
 
 
 def test_options_of_an_experiment_stay_with_the_row(tmp_path):
@@ -80,7 +59,6 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["attention=linformer", "attention.projected=3"], "no option of attention linformer is called 'projected'"),
         (["task.lenght=3", "task=mqar"], "no option of task mqar is called 'lenght'; did you mean 'length'"),
         (["dials.linformer.projected=3"], "no option under 'dials.linformer' is called 'projected'"),
         (["dials.linformr.projected_length=3"], "no attention is called 'linformr'"),
@@ -91,53 +69,3 @@ def test_options_of_an_experiment_stay_with_the_row(tmp_path):
 def test_wrong_words_are_refused(words, message):
     with pytest.raises((ValueError, LookupError), match=message), in_words():
         plan(words)
-
-
-def holds(value: Any, depth: int = 4) -> bool:
-    """Return True for the typed option, and for plain data that hold it; False for networks and for the command as typed."""
-    if depth == 0 or isinstance(value, nn.Module | type | os._Environ):
-        return False
-    if isinstance(value, str):
-        return value == "attention.projected_length"  # the key of its word
-    if isinstance(value, Mapping):
-        return value.get("projected_length") in (6, "6") or any(holds(value[key], depth - 1) for key in value if key != "command")
-    if isinstance(value, list | tuple):
-        return any(holds(each, depth - 1) for each in value)
-    return is_dataclass(value) and holds({field.name: getattr(value, field.name, None) for field in fields(value)}, depth)
-
-
-def stations(words: list[str]) -> set[str]:
-    """Files of the package that an option passes: one of their functions takes it, and returns it in some form."""
-    root = f"{Path(attn_zoo.__file__).parent}/"
-    taken, passed = set[int](), set[str]()
-
-    def watch(frame: Any, event: str, returned: Any) -> None:
-        code = frame.f_code
-        if not code.co_filename.startswith(root):
-            return
-        if event == "call":
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if any(holds(frame.f_locals.get(name)) for name in names):
-                taken.add(id(frame))
-        elif event == "return" and id(frame) in taken:
-            taken.remove(id(frame))
-            if holds(returned):
-                passed.add(code.co_filename.removeprefix(root))
-
-    sys.setprofile(watch)
-    try:
-        assert main(words) == 0
-    finally:
-        sys.setprofile(None)
-    return passed
-
-
-@pytest.mark.process
-def test_an_option_passes_at_most_twelve_files_from_the_command_line_to_its_record(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    small = ["task=digits", "level=smoke", "model.depth=1", "budget.steps=1", "device=cpu", "report=false"]
-    passed = stations(["run", "attention=linformer", "attention.projected_length=6", *small])
-    (record,) = Store("runs").load()[0]
-    assert record.spec.options["projected_length"] == 6
-    assert {"cli/words.py", "cli/config.py", "runner/execute.py", "records/record.py"} <= passed
-    assert len(passed) <= 12, sorted(passed)

@@ -11,7 +11,7 @@ import pytest
 from patience import HANG
 
 from attn_zoo.cli import progress
-from attn_zoo.cli.progress import RunProgress, Work, tracked
+from attn_zoo.cli.progress import RunProgress, Work
 
 
 @pytest.fixture
@@ -72,10 +72,6 @@ def test_parts_that_are_not_even_are_counted_without_an_estimate(monkeypatch, ca
         work.update(note="padding")
     printed = capsys.readouterr().err
     assert "1/2" in printed and "--:--" not in printed
-
-
-def test_items_come_in_order(capsys):
-    assert list(tracked(iter("abc"), "letters")) == ["a", "b", "c"]
 
 
 def test_progress_is_not_mixed_with_what_the_work_prints(capsys):

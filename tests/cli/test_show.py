@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from committed import records_in
 from make import make_record
 
 from attn_zoo.cli import main
@@ -18,8 +17,6 @@ from attn_zoo.leaderboard.show import find
 from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
 from attn_zoo.registry import task_card
 from attn_zoo.runner import resolve_spec
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -66,30 +63,6 @@ def test_json_has_the_records_of_all_runs_as_they_were_written(folder, capsys):
     assert show(folder, "linformer@digits", "--json") == 0
     files = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("linformer-digits-*.json")]
     assert json.loads(capsys.readouterr().out) == sorted(files, key=lambda record: record["spec"]["seed"])
-
-
-@pytest.mark.parametrize(
-    ("dirty", "told"),
-    [
-        (False, "clean\n"),
-        (True, "dirty: with uncommitted changes"),
-        (None, "unknown whether changed"),
-    ],
-)
-def test_the_code_is_clean_or_dirty_as_recorded(tmp_path, capsys, dirty, told):
-    record = make_record()
-    Store(tmp_path).add(
-        replace(record, environment={**record.environment, "attn_zoo": "0.1.0", "commit": "abc123", "dirty": dirty})
-    )
-    assert show(tmp_path, "softmax") == 0
-    assert f"attn-zoo 0.1.0, commit abc123, {told}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["linformer@digits", "performer@mqar"])
-def test_no_line_is_wider_than_the_terminal(name, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    assert show(ROOT / "results" / "quickstart", name) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 def test_a_name_alone_means_every_task(folder, capsys):
@@ -144,39 +117,6 @@ def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
     for wanted in ("linformer[k=9]", "linformer[j=8]", "linformer:triton", "linformer[k=16]@text"):
         with pytest.raises(ValueError, match="there is no record of"):
             find(wanted, records)
-
-
-def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, monkeypatch):
-    class Report:
-        def __init__(self, ok: bool) -> None:
-            self.ok = ok
-
-        def __str__(self) -> str:
-            return "what the kit found"
-
-    asked = []
-    outcome: dict[str, bool] = {}
-
-    def check(name):
-        asked.append(name)
-        return Report(outcome["ok"])
-
-    monkeypatch.setattr("attn_zoo.conformance.check_attention", check)
-    for ok, status in ((True, 0), (False, 1)):
-        outcome["ok"] = ok
-        assert show(folder, "softmax", "--check") == status
-        assert "what the kit found" in capsys.readouterr().out
-    assert asked == ["softmax", "softmax"], "once for both of its rows"
-
-
-@pytest.mark.parametrize(
-    "name", ["quickstart/linformer-digits-s2", "lra_cpu/performer-text-s1", "tasks_cpu/linformer_causal-mqar-s1"]
-)
-def test_the_command_of_a_recorded_run_is_that_run(name):
-    room, stem = name.split("/")
-    record = next(record for record in records_in(room) if str(record.source).startswith(f"{stem}-"))
-    planned = plan(shlex.split(command(record.spec))[2:])
-    assert [spec.run_id(record.task_card["version"], record.protocol) for spec in planned.specs] == [record.run_id]
 
 
 def test_the_command_carries_every_kind_of_value():

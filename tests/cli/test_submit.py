@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 import subprocess
 import sys
@@ -163,23 +162,6 @@ def test_a_folder_with_other_files_is_refused(outside, capsys):
     Path("mine/more.json").write_text("{}", encoding="utf-8")
     assert main(["submit", "mine"]) == 1
     assert "files: mine must hold what attn-zoo submit wrote and nothing else; remove more.json" in capsys.readouterr().out
-
-
-def test_an_edited_packed_file_is_refused(outside, capsys):
-    text = lzma.compress(lzma.decompress(Path(reference.packed_file("tiny")).read_bytes()).replace(b'"seed":1,', b'"seed":3,'))
-    Path("edited.jsonl.xz").write_bytes(text)
-    assert main(["submit", "edited.jsonl.xz", *WHO]) == 1
-    assert capsys.readouterr().out.startswith("edited: edited.jsonl.xz must be a complete file of packed records")
-
-
-def test_options_are_checked_before_anything_is_read(outside, capsys):
-    for words, said in (
-        (["--name", "Jane Doe"], "--name and --paper must be given"),
-        (["--name", "<b>", "--paper", "none"], "names: the name of a submission must be one line"),
-    ):
-        assert submit(*words) == 2
-        assert said in capsys.readouterr().err
-    assert main(["submit", "empty", *WHO]) == 2
 
 
 CHANGES = {

@@ -106,7 +106,6 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["attention=linformer+softmaks"], "no attention is called 'softmaks'"),
         (["attention=2*linformer+softmax", "model.depth=2"], "needs at least 3 layers"),
         (["attention=linear+softmax", "model.shared_weights=true"], "with weights of their own, but the network has 1"),
         (["attention=linear+softmax", "attention.projected_length=4"], "projected_length"),

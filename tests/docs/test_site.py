@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -222,54 +221,3 @@ def wrong_python(generated: Path) -> Iterator[str]:
                     exec(compile(block.content, page.name, "exec"), namespace)
                 except Exception as error:
                     yield f"{page.relative_to(generated)}:{block.line}: {type(error).__name__}: {error}"
-
-
-def test_wrong_pages_are_caught(tmp_path):
-    (tmp_path / "other.html").write_text('<p id="here">', encoding="utf-8")
-    page = tmp_path / "page.html"
-    right = '<a href="other.html#here">a</a> <img src="x.png" alt="x"> <a href="https://example.org/">b</a> <a href="#top">c</a>'
-    (tmp_path / "x.png").touch()
-    page.write_text(right, encoding="utf-8")
-    assert not list(wrong_page(page, tmp_path))
-    for wrong in (
-        '<a href="none.html">a</a>',
-        '<a href="other.html#there">a</a>',
-        '<a href="#there">a</a>',
-        '<img src="x.png">',
-        '<img src="none.png" alt="x">',
-        '<script src="https://example.org/x.js"></script>',
-        '<link rel="stylesheet" href="https://example.org/x.css">',
-        f"<p>{ROOT}/attn_zoo</p>",
-    ):
-        page.write_text(right + wrong, encoding="utf-8")
-        assert len(list(wrong_page(page, tmp_path))) == 1, wrong
-
-
-def test_wrong_code_is_caught(tmp_path):
-    for line in (
-        "attn-zoo run attention=no_such",
-        "attn-zoo run attention=linformer attention.no_such=1",
-        "attn-zoo measure experiment=crossover no_such=1",
-        "attn-zoo measure experiment=crossover attentions=[no_such]",
-        "attn-zoo check",
-        "pip install attn-zoo",
-    ):
-        assert wrong_command(line), line
-    (tmp_path / "page.md").write_text("```bash\nattn-zoo no-such\n```\n\n```python\nassert False\n```\n", encoding="utf-8")
-    assert len(list(wrong_commands(tmp_path))) == len(list(wrong_python(tmp_path))) == 1
-
-
-def test_a_page_that_no_list_names_fails_the_build(tmp_path):
-    """The first test relies on this: Sphinx warns about forgotten pages and dead references, and warnings are errors."""
-    (tmp_path / "conf.py").write_text("extensions = ['myst_parser']\nnitpicky = True\n", encoding="utf-8")
-    (tmp_path / "index.md").write_text("# Index\n", encoding="utf-8")
-    plain = [sys.executable, "-P", "-m", "sphinx", "-W", "-q", str(tmp_path), str(tmp_path / "site")]
-    assert subprocess.run(plain, capture_output=True, check=False).returncode == 0
-    (tmp_path / "forgotten.md").write_text("# Forgotten\n", encoding="utf-8")
-    assert b"toctree" in subprocess.run(plain, capture_output=True, check=False).stderr
-
-
-def test_the_script_builds_what_the_test_builds():
-    script = ROOT / ".ci" / "docs"
-    assert os.access(script, os.X_OK)
-    assert " -W --keep-going -n " in script.read_text(encoding="utf-8")

@@ -60,7 +60,7 @@ def test_every_attention_of_a_model_is_convolved_and_counted(kind):
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-@pytest.mark.parametrize("attention", ["softmax", "linformer", "longformer", "uniform"])
+@pytest.mark.parametrize("attention", ["softmax", "linformer", "longformer", "transformer_xl", "uniform"])
 def test_the_formula_of_a_shared_convolved_model_is_what_pytorch_counts(attention, reuse):
     form = card(attention).counted_implementation
     built = model(attention=attention, shared_weights=True, reuse_keys=reuse, implementation=form)
@@ -74,26 +74,17 @@ def test_padding_does_not_reach_the_class_through_the_convolution(attention):
     torch.testing.assert_close(built(ids(), valid), built(other, valid), rtol=0, atol=1e-6)
 
 
-def test_rows_of_a_table_start_from_the_same_gates():
+@pytest.mark.parametrize("added", [{"short_convolution": 4}, {"output_gate": "elementwise"}], ids=["taps", "gates"])
+def test_rows_of_a_table_start_from_the_same(added):
     built = [
-        build_paired_model(WORDS, seed=3, attention=name, options={}, output_gate="elementwise", **SIZES).state_dict()
+        build_paired_model(WORDS, seed=3, attention=name, options={}, **added, **SIZES).state_dict()
         for name in ("softmax", "linformer", "performer", "uniform")
     ]
-    gates = [key for key in built[0] if "gate" in key]
-    assert len(gates) == 6
-    for weights in built:
-        assert all(torch.equal(weights[key], built[0][key]) for key in gates)
-
-
-def test_rows_of_a_table_start_from_the_same_taps():
-    built = [
-        build_paired_model(WORDS, seed=3, attention=name, options={}, short_convolution=4, **SIZES).state_dict()
-        for name in ("softmax", "linformer", "performer")
-    ]
     plain = build_paired_model(WORDS, seed=3, attention="softmax", options={}, **SIZES).state_dict()
-    taps = [key for key in built[0] if "short_convolution" in key]
-    assert len(taps) == 3
+    taps, gates = ([key for key in built[0] if kind in key] for kind in ("short_convolution", "gate"))
+    assert (len(taps), len(gates)) == ((3, 0) if "short_convolution" in added else (0, 6))
     for weights in built:
         assert all(torch.equal(weights[key], built[0][key]) for key in weights if key in built[0])
-        assert all(torch.equal(weights[key], plain[key]) for key in weights if key in plain)
+        assert gates or all(torch.equal(weights[key], plain[key]) for key in weights if key in plain)
+        assert set(gates) <= set(weights), "rows without projections are gated as well"
         assert all(torch.equal(weights[key][:, 2], torch.ones(16)) and weights[key].sum() == 16 for key in taps)

@@ -12,7 +12,7 @@ import torch
 from tiers import of_each_kind
 
 from attn_zoo import UnsupportedError, attentions, card
-from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens, auxiliary_loss
+from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens
 from attn_zoo.encoder import backbone_sizes, build_model
 from attn_zoo.layer import MultiHeadAttention
 
@@ -159,19 +159,3 @@ def test_sequences_beyond_the_built_length_are_refused():
         model(WORDS)(torch.ones(1, 21, dtype=torch.long))
     with pytest.raises(ValueError, match="images are never padded"):
         model(IMAGES)(torch.zeros(1, 1, 8, 8), torch.ones(1, 16, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("name", of_each_kind(attentions()))
-def test_timm_takes_a_mechanism_of_each_kind_and_trains_it(name):
-    built = model(IMAGES, name)
-    assert sum(isinstance(m, MultiHeadAttention) for m in built.modules()) == 2
-    (built.train()(torch.randn(3, 1, 8, 8)).square().sum() + auxiliary_loss(built)).backward()
-    grads = {key: p.grad for key, p in built.named_parameters()}
-    dead = [key for key, grad in grads.items() if grad is None or not grad.isfinite().all()]
-    assert not dead
-
-
-def test_cards_that_do_not_fit_are_refused_when_built():
-    assert not card("linformer").can.any_length
-    with pytest.raises(UnsupportedError, match="must be less than the 17 keys"):
-        build_model(IMAGES, attention="linformer", options={"projected_length": 99}, **SIZES)

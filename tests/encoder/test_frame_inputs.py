@@ -59,8 +59,3 @@ def test_frames_are_not_pretrained_as_tokens():
         build_token_reader(model_of(spec), spec)
     with pytest.raises(UnsupportedError, match="labelled by position"):
         build_token_reader(model_of(TaskSpec(Tokens(3), 9, 4, labels="position")), TaskSpec(Tokens(3), 9, 4, labels="position"))
-
-
-def test_a_backbone_is_for_patches():
-    with pytest.raises(ValueError, match="its inputs are a sequence and not an image; got 'vit_tiny_patch16_224'"):
-        build_model(TaskSpec(Frames(3), 9, 4), attention="softmax", options={}, backbone="vit_tiny_patch16_224", **SIZES)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from model_formula import agrees
 from tiers import of_each_kind
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -160,11 +159,3 @@ def test_keys_are_not_reused_where_they_are_also_queries_or_blocks_differ():
         model(attention="reformer", shared_weights=True, reuse_keys=True)
     with pytest.raises(ValueError, match="must go with shared_weights=True"):
         model(reuse_keys=True)
-
-
-@pytest.mark.parametrize("attention", ["softmax", "linformer", "longformer", "transformer_xl", "uniform"])
-@pytest.mark.parametrize("reuse", [False, True])
-def test_the_formula_of_a_shared_model_is_what_pytorch_counts(attention, reuse):
-    form = card(attention).counted_implementation
-    built = model(attention=attention, shared_weights=True, reuse_keys=reuse, implementation=form)
-    assert agrees(built, Batch(ids(batch=1), None, torch.zeros(1).long()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -50,18 +48,6 @@ def test_a_new_model_of_timm_is_the_one_without_and_learns_its_taps(name):
     convolved(IMAGES).square().sum().backward()
     for convolution in convolutions(convolved):
         assert convolution.weight.grad is not None and (convolution.weight.grad != 0).any(dim=0).all()
-
-
-def test_models_of_timm_are_pickled_saved_and_loaded():
-    model = drawn(vit(3))
-    nn.init.normal_(model.head.weight)
-    expected = model(IMAGES)
-    fresh = vit(3)
-    nn.init.normal_(fresh.head.weight)
-    assert not torch.allclose(fresh(IMAGES), expected)
-    fresh.load_state_dict(model.state_dict())
-    for other in (fresh, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(other(IMAGES), expected)
 
 
 def test_attention_of_a_trained_model_is_replaced_and_its_taps_are_told():
@@ -123,21 +109,6 @@ def test_decoders_see_no_future_and_generate_without_a_cache(name):
     )
     with pytest.raises(UnsupportedError, match="use_cache=False"):
         model(ids, use_cache=True)
-
-
-@pytest.mark.kernels
-def test_a_convolved_model_of_transformers_compiles_whole_and_is_checkpointed():
-    model, batch = drawn(replace_attention(tiny.build("bert"), "luna", short_convolution=4)), tiny.inputs("bert", "left")
-    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(run(compiled, batch), run(model, batch))
-    found = []
-    for enable in (model.gradient_checkpointing_disable, model.gradient_checkpointing_enable):
-        enable()
-        model.zero_grad()
-        run(model.train(), batch).square().sum().backward()
-        found.append(tiny.gradients(model))
-    torch.testing.assert_close(found[1], found[0])
-    assert all((convolution.weight.grad != 0).all() for convolution in convolutions(model) if convolution.weight.grad is not None)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

@@ -95,13 +95,6 @@ def test_weights_are_kept_and_what_is_added_is_told(name):
     model.train()(images()).square().sum().backward()
 
 
-def test_the_report_reads_well():
-    model = vit(global_pool="map", class_token=False)
-    told = str(replace_attention(model, "reformer").attention_replacement)
-    assert "blocks.0.attn to blocks.1.attn (2 layers): reformer over 16 tokens" in told
-    assert "kept query, value, out; dropped key" in told and "left as it is: attn_pool (AttentionPoolLatent)" in told
-
-
 def test_frozen_weights_stay_frozen_and_rates_and_modes_stay():
     model = vit(attn_drop_rate=0.2, proj_drop_rate=0.3)
     model.requires_grad_(False)
@@ -174,14 +167,6 @@ def test_models_of_several_stages_are_counted_in_an_example_or_an_image_of_their
     assert all(module.training for module in model.modules())
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(example), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_that_does_not_take_an_image_of_its_default_size_is_refused():
-    model = timm.create_model("pit_ti_224", img_size=96)
-    with pytest.raises(
-        UnsupportedError, match=r"Give length=NUMBER, or give an input as example=.*image of shape \(1, 3, 224, 224\) was tried"
-    ):
-        replace_attention(model, "softmax")
 
 
 class TwoReadings(nn.Module):

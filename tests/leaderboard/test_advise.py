@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from make import make_record
-from synthetic import synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
@@ -18,7 +17,7 @@ from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
 from attn_zoo.leaderboard.advise.matrix import NO_VERDICT, SIGNS, UNCERTAIN, verdict_matrix
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.sentences import finding, told
-from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_cases, use_table
+from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_table
 from attn_zoo.leaderboard.table import Verdict
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import make_options, task_card, task_names
@@ -204,14 +203,6 @@ def test_a_small_state_must_be_known_and_smaller_than_softmaxs_and_the_smallest_
     assert [choice.label for choice in found.chosen] == ["linear", "delta_rule"]
 
 
-def test_a_state_that_is_unknown_at_one_task_is_not_known():
-    need = Need("State", {("mqar", True): "it is read once", ("copying", True): "so is this"}, small_state=True)
-    base = [*yardsticks(causal=True), *yardsticks("copying", causal=True)]
-    known, unknown = (cheap("linear", *SURE, state=state, task="copying", causal=True) for state in (100, None))
-    assert chosen(base, cheap("linear", *SURE, state=100, causal=True), known, need=need).chosen
-    assert not chosen(base, cheap("linear", *SURE, state=100, causal=True), unknown, need=need).chosen
-
-
 def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
     need = Need("Recall", {("mqar", False): "both ways", ("mqar", True): "from left to right"})
     records = [*yardsticks(), *cheap("linformer", *SURE), *yardsticks(causal=True, data={})]
@@ -243,18 +234,6 @@ def test_the_tasks_of_every_need_exist_in_their_direction():
         assert hasattr(options, "causal") or causal == always, f"{name} cannot be read so"
 
 
-def test_the_order_of_records_changes_no_word():
-    records = synthetic_records(mechanisms=12, tasks=6)
-    assert use_table(use_cases(tables(records))) == use_table(use_cases(tables(list(reversed(records)))))
-
-
-def test_the_setting_that_stands_for_a_mechanism_is_named():
-    records = [*BASE, *both("linformer", SURE, SURE, spec_options={"dial": 1})]
-    records += cheap("linformer", *(score - 0.3 for score in SURE), task="mqar", spec_options={"dial": 2})
-    (found,) = answers(NEED, abilities(tables(records)), ACCEPT)
-    assert [gain.at for gain in found.chosen[0].gains] == ["Copying with dial=1", "Mqar with dial=1"]
-
-
 def test_the_matrix_has_a_sign_for_each_verdict_and_counts_the_tasks_on_which_a_mechanism_matches_softmax():
     assert set(SIGNS) == set(Verdict) and len({*SIGNS.values(), NO_VERDICT, UNCERTAIN}) == len(SIGNS) + 2
     records = [*BASE, *runs("linformer", *SURE), *runs("linformer", 0.2, 0.22, 0.21, task="copying")]
@@ -281,12 +260,6 @@ def test_the_matrix_marks_rows_that_too_few_seeds_cannot_tell_from_the_best(thir
     assert line.split("|")[-2].strip() == sign
 
 
-@pytest.mark.parametrize("accept", [-1.0, 100.0])
-def test_what_may_be_lost_is_a_number_of_points(accept):
-    with pytest.raises(ValueError, match="less than 100 points; got"):
-        use_cases([], accept=accept)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = Store(tmp_path / "runs")
@@ -307,11 +280,6 @@ def test_the_command_answers_every_use_case_in_a_table(folder, capsys):
     shipped = json.loads(capsys.readouterr().out)
     assert [one["title"] for one in shipped[:3]] == [need.title for need in NEEDS[:3]] and len(shipped) == 6
     assert main(["recommend", "--records", str(folder / "nothing")]) == 2
-
-
-def test_without_records_every_use_case_has_no_evidence():
-    table = use_table(use_cases([]), format="github")
-    assert table.count(f"| {NO_EVIDENCE} |") == 6 and "attn-zoo transplant measures this" in table
 
 
 @pytest.mark.parametrize(
@@ -344,12 +312,6 @@ def test_sentences_count_out_of_the_tasks_that_were_run():
     assert worse.startswith("Copying: 81.0") and "softmax 91.0" in worse and "uniform (the best control) 21.0" in worse
     assert told(found, "uniform")[0].sentence == "It is the best control on 3 of the 3 tasks that it was run on."
     assert told(found, "softmax")[0].sentence == "It is better than the best control on 3 of the 3 tasks that it was run on."
-
-
-def test_a_task_that_needs_a_causal_form_says_why_it_was_not_run():
-    records = [*yardsticks(), *yardsticks("copying", causal=True), *cheap("linformer", 0.90, 0.90, 0.92)]
-    (_, left) = told(abilities(tables(records)), "linformer", causal=False)
-    assert left.sentence == "It was not run on 1 of all 2 tasks, because it has no causal form."
 
 
 def test_the_finding_names_for_each_direction_who_matches_softmax_on_the_most_tasks():

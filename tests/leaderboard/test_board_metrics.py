@@ -9,12 +9,9 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import rank, render
-from attn_zoo.leaderboard.advise.table import use_cases, use_table
-from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.difference import difference, render_difference
 from attn_zoo.leaderboard.heatmap import beside, heat_map, mean, metric
-from attn_zoo.leaderboard.metrics import style, written
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
 
@@ -62,14 +59,6 @@ def test_scores_are_written_in_their_unit():
     assert "f1_micro (%)" in text["f1_micro"]
 
 
-def test_every_format_and_the_advice_take_every_metric():
-    for name in SCORES:
-        found = [table(name)]
-        for format in ("terminal", "github", "latex", "csv", "json"):
-            assert "softmax" in render(found, format)
-        assert "attention" in use_table(use_cases(found))
-
-
 def test_a_share_ties_below_a_point_and_an_error_below_one_per_cent():
     examples = {"test": {"examples": 100}}
     shares = resolution({"metric": "r2"}, examples)
@@ -90,19 +79,3 @@ def test_the_heat_map_names_and_shades_every_metric():
         assert linformer is not None and 0.3 < linformer < 0.8
     cell = heat_map([table("mse")]).lines[0].cells[0]
     assert mean(cell, table("mse")) == "0.0021" and beside(cell, table("mse")) == "±2e-05"
-
-
-def test_averages_are_over_scores_between_0_and_1():
-    shares = [*rank.tables(records("f1_micro", "one")), *rank.tables(records("f1_micro", "two"))]
-    found = averages([*shares, table("r2"), table("mse")])
-    assert found.reason is None and len(found.tasks) == 2
-    assert averages([shares[0], table("r2")]).reason == "fewer than two tasks are scored by accuracy or F1"
-
-
-def test_a_difference_is_told_in_the_unit_of_its_metric():
-    worse = difference(records("mse"), records("mse", better=1.2))
-    assert [row.judged.word for row in worse.rows if row.judged and row.label == "softmax"] == ["worse"]
-    assert "0.00215" in render_difference(worse, ["worse"])
-    assert style("mse") == (".3g", 1.0)
-    better = difference(records("r2", better=0.9), records("r2"))
-    assert [row.judged.word for row in better.rows if row.judged and row.label == "softmax"] == ["better"]

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from make import make_record
-from page_data import text_of
 
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Budget, RunRecord
 
 
@@ -122,12 +120,6 @@ def test_equal_memory_takes_the_best_dial_on_validation_that_fits():
     assert entries["linformer k=8"].over, "the least of them stands for the attention"
 
 
-def test_without_softmax_every_contender_fits():
-    found, entries = board([dial(8, 0.5, 2**20), dial(16, 0.7, 3 * 2**20), run("performer", peak=2 * 2**20)], "memory")
-    assert found.budget == 2 * 2**20
-    assert set(entries) == {"linformer k=8", "performer"} and not any(entry.over for entry in entries.values())
-
-
 def test_measured_budgets_of_auto_and_of_named_implementations_are_their_own_and_counted_ones_are_shared():
     records = [
         run("softmax", curve=SLOW, peak=5 * 2**20),
@@ -153,17 +145,6 @@ def test_rows_measured_on_several_machines_are_on_no_measured_board():
     assert {label for label, within in table.boards["FLOPs"].rows.items() if within.score} == {"softmax", "linformer"}
 
 
-def test_records_that_know_nothing_make_no_board():
-    (table,) = tables([make_record(curve=(), measured={})])
-    assert table.boards == {} and "equal budgets" not in render([table], "terminal")
-
-
-def test_failed_seeds_are_said_on_boards():
-    records = [run("softmax", curve=SLOW), make_record("softmax", seed=2, status="diverged")]
-    _, entries = board(records, "time")
-    assert entries["softmax"].note == "1 of 2 seeds failed"
-
-
 def timed(name: str, seconds_a_step: float, *valid: float, seed: int = 1) -> RunRecord:
     """A run of ten seconds whose last step ends after them."""
     *before, last = looks(seconds_a_step, *valid)
@@ -187,16 +168,6 @@ def test_scores_after_several_times_stand_in_one_table():
     assert table.boards["time"].budget == 10.0, "neither spends more than the other"
 
 
-def test_times_are_shown_where_they_are_asked_for_alone():
-    records = [timed("softmax", 0.2, 0.4, 0.8)]
-    assert "by time of training" not in render(tables(records), "terminal")
-    assert "by time of training" not in render(tables([run("softmax")], at=(5.0,)), "terminal"), "no curve, no table"
-    assert "- after 90.0 s, softmax: spent less than the budget" in render(tables(records, at=(5.0, 90.0)), "terminal")
-    assert "after 5.00 s, softmax" not in render(tables(records, at=(5.0, 90.0)), "terminal")
-    page = html_page([ResultSet(tables(records, at=(3.0,)), records)])
-    assert "after 3.00 s" in text_of(page) and "3.00 s (as requested)" in text_of(page)
-
-
 def test_pretraining_counts_as_time_and_flops():
     counted = {"parameters": 1, "flops_per_example": 100, "training_flops_per_example": 300, "pretraining_flops_per_example": 400}
     spent = {"train_seconds": 6.0, "pretrain_seconds": 2.0}
@@ -212,15 +183,6 @@ def test_pretraining_counts_as_time_and_flops():
     assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "latex")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
-
-
-def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
-    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "latex")
-    assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text
-    assert "reached within the budget. Equal memory" in text and "planned for" not in text
-    usual = render(tables([run("softmax", curve=SLOW)]), "latex")
-    assert "; 400 steps of 64 examples; fp32" in usual
-    assert "within the budget, although its learning-rate schedule was planned for all steps. Equal" in usual
 
 
 def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():

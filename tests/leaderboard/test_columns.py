@@ -1,4 +1,4 @@
-"""A column is declared once, every format shows it, and few files lie between the records and a table."""
+"""A column is declared once and every format shows it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,16 @@ import csv
 import io
 import json
 import re
-import sys
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
-from committed import ROOT
 from make import make_record
 from page_data import text_of
 
-import attn_zoo
-from attn_zoo.leaderboard import leaderboard, render, tables
+from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.columns import COLUMNS, Column, columns
 from attn_zoo.leaderboard.page import ResultSet, html_page
-from attn_zoo.leaderboard.table import Block, Failure, Row, Table
-from attn_zoo.leaderboard.text import grid
+from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord, Store
-from attn_zoo.records.files import _unpacked
 
 
 @pytest.fixture
@@ -73,47 +65,3 @@ def test_all_columns_are_fields_of_csv_and_json(records):
     line = next(line for line in csv.DictReader(io.StringIO(render(made, "csv"))) if line["attention"] == "linformer")
     assert line["block"] == "auto, Some CPU, 2 threads, torch 2.15.0"
     assert line["failures"] == "out_of_memory with seed 3: because of out_of_memory"
-
-
-def test_every_column_is_explained():
-    assert not [name for name, column in COLUMNS.items() if not column.note]
-
-
-def test_columns_that_a_table_lacks_are_not_shown(records):
-    (table,) = tables(records)
-    assert "trials" not in grid(table, "scores").head and grid(table, "parts").body == []
-    assert "by part of the test" not in render([table], "terminal")
-    assert "measured" in text_of(html_page([ResultSet([table], records)])), "two machines"
-
-
-def test_a_failure_tells_its_status_its_seed_and_its_reason():
-    failure = Failure("out_of_memory", 3, "3 GiB: at 1 with seed 2")
-    assert (failure.word, failure.run) == ("out of memory", "out_of_memory with seed 3")
-    assert str(failure) == "out_of_memory with seed 3: 3 GiB: at 1 with seed 2"
-
-
-def test_a_block_is_an_implementation_on_its_machines():
-    block = Block("auto", ("CPU, 2 threads", "GPU"))
-    assert str(block) == "auto, CPU, 2 threads; GPU"
-    assert block.named({"GPU": "machine 2", "CPU, 2 threads": "machine 1"}) == "auto, machine 1 + machine 2"
-    assert Block("sdpa", ("GPU",)).named({"GPU": "machine 1"}) == "sdpa", "one machine in all needs no name"
-    assert block == Block("auto", ("CPU, 2 threads", "GPU")) != Block("sdpa", block.machines)
-
-
-def test_few_files_lie_between_the_records_and_a_table():
-    entered = set()
-
-    def note(frame: FrameType, event: str, arg: Any) -> None:
-        name = frame.f_code.co_filename
-        if name.startswith(str(Path(attn_zoo.__file__).parent)):
-            entered.add(Path(name).relative_to(Path(attn_zoo.__file__).parent).as_posix())
-
-    folder = ROOT / "results" / "quickstart"
-    leaderboard(folder, task="digits")  # without imports
-    _unpacked.cache_clear()  # with reading and checking of every record
-    sys.setprofile(note)
-    try:
-        leaderboard(folder, task="digits")
-    finally:
-        sys.setprofile(None)
-    assert len(entered) <= 20, sorted(entered)

@@ -55,12 +55,6 @@ def test_an_edited_score_is_refused(tmp_path):
     assert kinds(store.load()[0], verify(tmp_path)) == ["edited", "seeds"]
 
 
-def test_other_data_are_refused():
-    other = {split: {"examples": 100, "digest": "0" * 40} for split in ("train", "valid", "test")}
-    assert kinds(runs(data=other)) == ["data"]
-    assert told(runs(data=other)).startswith("mine-1.json, mine-2.json, mine-3.json: each run must read the data of our results")
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -12,8 +12,8 @@ from make import make_record
 from synthetic import synthetic_records
 
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heat_picture import draw_heat_map, heat_map_svg
-from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, heat_map, level, mean
+from attn_zoo.leaderboard.heat_picture import heat_map_svg
+from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, heat_map, mean
 from attn_zoo.plotting.theme import INK, PAPER
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -86,18 +86,8 @@ def test_shades_darken_in_steps_and_leave_text_readable():
         assert contrast >= 4.5, SHADES[at]
 
 
-def test_levels_reach_from_none_to_the_deepest():
-    assert [level(shade) for shade in (None, 0.0, 1e-6, 0.5, 0.951, 1.0)] == [0, 0, 1, len(SHADES) // 2, len(SHADES), len(SHADES)]
-
-
 def test_the_picture_follows_a_dark_page(whole):
     text = heat_map_svg(whole)
     (rules,) = re.findall(r"@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", text)
     assert PAPER in rules and INK in rules
     assert not any(fill in rules for fill in (*SHADES, "#fefefe", "#000000")), "shaded cells and the text in them stay as they are"
-
-
-@pytest.mark.docs
-def test_the_picture_may_be_a_png(whole, tmp_path):
-    (file,) = draw_heat_map(whole, tmp_path / "map.png")
-    assert file.read_bytes().startswith(b"\x89PNG")

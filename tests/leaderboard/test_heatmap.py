@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from make import make_record
-from synthetic import CONTROLS, TASKS, synthetic_records
+from synthetic import TASKS, synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
@@ -19,10 +19,9 @@ from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, beside, gap, heat_map
 from attn_zoo.leaderboard.overview import heat_map_text
-from attn_zoo.records import Budget, ModelSpec, RunRecord, Store, Tuning
+from attn_zoo.records import Budget, RunRecord, Store
 from attn_zoo.terminal import COLUMNS
 
-SVG = "{http://www.w3.org/2000/svg}"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -68,27 +67,6 @@ def test_an_empty_cell_does_not_count_and_lines_with_tasks_of_the_same_direction
     assert [line.attention for line in found.lines] == ["softmax", "linear", "fnet", "luna", "mega", "uniform"]
     groups = [line.group for line in found.lines]
     assert groups == ["bidirectional and causal"] * 2 + ["bidirectional"] * 2 + ["causal", "controls"]
-
-
-def test_tasks_with_similar_scores_stand_together():
-    scores = {"softmax": (1.0, 1.0, 1.0, 1.0), "linear": (0.9, 0.1, 0.9, 0.1), "local": (0.1, 0.9, 0.1, 0.8), "none": (0.0,) * 4}
-    records = [make_record(name, task, test=test) for name, row in scores.items() for task, test in zip("abcd", row, strict=True)]
-    assert [column.table.task["name"] for column in heat_map(tables(records)).columns] == ["a", "c", "d", "b"]
-
-
-def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(whole):
-    for at, column in enumerate(whole.columns):
-        cells = [line.cells[at] for line in whole.lines]
-        marked = [cell for cell in cells if cell.marked]
-        assert len(marked) == 1 and marked[0].row.label == column.table.control
-        if column.unshaded:
-            assert all(cell.shade is None and not cell.leads for cell in cells)
-            continue
-        assert marked[0].shade == 0 and all(cell.shade == 0 for cell in cells if cell.row and cell.row.control)
-        scored = [cell for cell in cells if cell.row and cell.row.test]
-        best = (max if column.table.higher_is_better else min)(scored, key=lambda cell: cell.row.test.mean)
-        assert {cell.row.verdict for cell in cells if cell.leads} == {"best"}
-        assert best.shade == 1 and all(cell.shade < 1 for cell in scored if cell is not best)
 
 
 def test_a_mean_above_the_best_control_has_no_shade_if_the_verdict_is_that_it_is_no_better():
@@ -154,19 +132,6 @@ def test_of_several_settings_the_best_on_validation_is_shown():
     )
 
 
-def test_what_was_tuned_is_said():
-    study = Tuning("abc", {"budget.learning_rate": "choice(1,2)"}, trials=2, failed=0, best_trial=1, best_valid=0.9, seed=0)
-    written = heat_map_text(heat_map(tables([make_record("linformer", tuning=study)])))
-    assert "Each row has its own budget.learning_rate, chosen by validation score" in written
-    assert "chosen by validation score" not in heat_map_text(heat_map(tables([make_record("linformer")])))
-
-
-def test_a_mechanism_that_fails_in_one_setting_shows_the_other():
-    records = [make_record("linformer", spec_options={"dial": 2}), make_record("uniform", test=0.5)]
-    records.append(make_record("linformer", spec_options={"dial": 1}, status="diverged"))
-    assert cell_of(heat_map(tables(records)), "linformer", "digits").row.label == "linformer dial=2"
-
-
 @pytest.mark.parametrize("colours", [None, "truecolor"])
 @pytest.mark.parametrize("tasks", [1, 2, 5, 12, 16])
 def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
@@ -177,50 +142,6 @@ def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
     assert blocks == 1 if tasks <= 5 else blocks <= 2, "columns stand side by side if they fit"
     titles = list(TASKS.values())[:tasks]
     assert all(title in written for title in titles), "short heads are explained"
-
-
-def test_many_tasks_are_written_in_blocks_rather_than_wider():
-    records = [make_record(name, f"task{at}", test=1.0, spec_options={}) for at in range(30) for name in ("softmax", "linformer")]
-    written = heat_map_text(heat_map(tables(records)))
-    assert max(map(len, written.splitlines())) <= COLUMNS
-    assert sum(line.startswith("softmax ") for line in written.splitlines()) == 3
-
-
-def test_plain_text_marks_what_colour_would_show(whole):
-    written = heat_map_text(whole)
-    assert "\x1b" not in written
-    own = "".join(line for line in written.splitlines() if line.startswith("uniform (c)"))
-    assert own.count("<") == 15, "a control is no better than the best control, but on the task that is not shaded"
-    softmax = "".join(line for line in written.splitlines() if line.startswith("softmax"))
-    leads = sum(cell.leads for line in whole.lines if line.attention == "softmax" for cell in line.cells)
-    assert softmax.count("*") == leads >= 1
-    coloured = heat_map_text(whole, "truecolor")
-    assert "48;2;" in coloured and "*" not in coloured
-
-
-def test_heads_that_begin_alike_are_told_apart(whole):
-    head = " ".join(line for line in heat_map_text(whole).splitlines() if line.startswith("  ")).split()
-    assert len(set(head)) == len(head) and {"cifar1", "cifar2", "mqar"} <= set(head)
-
-
-def test_tasks_of_one_title_are_numbered_and_averaged_where_their_names_differ():
-    card = {**make_record().task_card, "title": "Digits"}
-    records = [
-        make_record(name, task, task_card={**card, "name": task}) for name in ("softmax", "linformer") for task in ("a", "b")
-    ]
-    found = heat_map(tables(records))
-    assert [column.title for column in found.columns] == ["Digits #1", "Digits #2"]
-    assert "mean" in heat_map_text(found).splitlines()[0]
-
-
-def test_settings_of_one_task_are_named_by_what_differs():
-    records = [
-        make_record("softmax", spec_model=ModelSpec(short_convolution=width), spec_budget=Budget(learning_rate=rate))
-        for width, rate in ((4, 0.002), (0, 0.002), (0, 0.005))
-    ]
-    found = heat_map(tables(records))
-    titles = {column.title.removeprefix(str(column.table.task["title"])) for column in found.columns}
-    assert titles == {"", " (no convolution) (rate 0.002)", " (no convolution) (rate 0.005)"}
 
 
 def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
@@ -253,21 +174,6 @@ def test_costs_are_those_of_the_records():
     assert recorded_columns(tables([replace(record, task_card=nowhere) for record in short])) == []
 
 
-def test_records_that_count_mechanisms_alone_show_them_at_one_length():
-    def cost(network: int, alone: int) -> dict[str, Any]:
-        return {"counted": {"flops_per_example": network, "mechanism_flops_4096": alone}}
-
-    records = [make_record("softmax", **cost(100, 8_000)), make_record("linear", **cost(90, 200))]
-    records.append(make_record("cosformer", counted={"flops_per_example": 50}))
-    (column,) = recorded_columns(tables(records))
-    assert column.head == "FLOPs at 4,096" and column.values == {"softmax": 1, "linear": pytest.approx(0.025)}
-    found = heat_map(tables(records), [column])
-    assert {line.attention: line.costs for line in found.lines} == {"softmax": ("1×",), "linear": ("0.025×",), "cosformer": ("",)}
-    picture = heat_map_svg(found)
-    assert ">0.025×</text>" in picture and "FLOPs at 4,096" in picture and "relative to softmax" in _words(picture)
-    assert "0.025×" in heat_map_text(found)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = Store(tmp_path / "runs")
@@ -289,27 +195,6 @@ def test_the_command_writes_the_picture(folder, capsys):
     said = _words(file.read_text(encoding="utf-8"))
     assert "FLOPs at 1,024" in said and "4 attention mechanisms on 3 tasks" in said
     assert main(words) == 0 and "<svg" in capsys.readouterr().out
-
-
-def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
-    assert main(["leaderboard", "--records", str(folder / "runs"), "--overview"]) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out, "what is no terminal is given no colours"
-    assert {line.split()[0] for line in out.splitlines() if line[:1].isalpha()} >= {"softmax", *CONTROLS}
-    assert out.splitlines()[0].endswith("FLOPs") and "1×" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--format", "svg", "--seeds"], "Leave out --seeds"),
-        (["--format", "svg", "--records", "nowhere"], "'nowhere' does not exist"),
-    ],
-)
-def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(folder)
-    assert main(["leaderboard", *words]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_task_read_both_ways_and_causally_has_a_column_of_each():

@@ -130,18 +130,6 @@ def test_rows_of_an_overview_are_in_the_order_of_their_averages():
     assert order("parameters")[:2] == ["longformer", "performer"], "equal costs leave the rows in the order of their scores"
 
 
-@pytest.mark.parametrize(
-    ("records", "reason"),
-    [
-        (grid(digits=FULL["digits"]), "fewer than two tasks"),
-        (grid(digits=FULL["digits"], listops={"softmax": (0.4, 0.5)}), "fewer than two rows"),
-        (grid(**FULL) + [make_record(spec_task_options={"size": 9})], "several settings"),
-    ],
-)
-def test_why_there_is_no_average(records, reason):
-    assert reason in (averages(tables(records)).reason or "")
-
-
 def test_only_shares_are_averaged():
     card = dict(make_record(task="novels").task_card) | {"metric": "perplexity", "higher_is_better": False}
     novels = [make_record(name, "novels", seed, test=30.0, task_card=card) for name in ("softmax", "uniform") for seed in (1, 2)]

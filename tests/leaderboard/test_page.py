@@ -23,7 +23,7 @@ from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
 from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
-from attn_zoo.records import Damaged, ModelSpec, RunRecord, Store
+from attn_zoo.records import Damaged, RunRecord, Store
 
 
 class Seen(HTMLParser):
@@ -169,42 +169,9 @@ def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
     assert ["runs", "2, 1 out of memory"] in set_of(text)["summary"]
 
 
-def test_other_data_have_a_table_of_their_own(tmp_path, plain):
-    store = Store(tmp_path)
-    store.add(make_record("softmax", environment={"started": "2026-01-01"}))
-    foreign = {split: {"examples": 100, "digest": "f" * 64} for split in ("train", "valid", "test")}
-    store.add(make_record("performer", data=foreign, environment={"started": "2026-01-02"}))
-    facts = set_of(page(store.load()[0]))["facts"]
-    assert len(facts) == 2 and "f" * 64 in str(facts)
-
-
-def test_a_task_tells_of_shared_blocks_and_short_convolutions(tmp_path, plain):
-    text = page(some(tmp_path, spec_model=ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=4)))
-    shared = "one block for all layers, with keys and values computed once"
-    assert f"4 heads, {shared}, a short convolution (4) before every attention" in text_of(text)
-
-
 def test_same_records_same_page(whole):
     text, records = whole
     assert page(list(reversed(records)), records_at="some%20where/") == text
-
-
-def test_each_cost_has_a_plot_that_follows_the_colour_scheme(whole):
-    plots = set_of(whole[0])["plots"]
-    assert [plot["title"].split()[0] for plot in plots] == ["FLOPs", "training", "peak", "parameters"]
-    assert all("prefers-color-scheme:dark" in plot["svg"] and "<metadata" not in plot["svg"] for plot in plots)
-
-
-def test_a_warning_names_its_row_once(tmp_path, plain):
-    text = text_of(page(some(tmp_path, warnings=("softmax: hardly a token is out of reach",))))
-    assert "softmax: softmax:" not in text and "hardly a token" in text
-
-
-def test_bytes_over_budget_are_told_in_mebibytes():
-    small = make_record("softmax", measured={"train_seconds": 1.0, "peak_bytes": 2.0**20})
-    large = make_record("linformer", measured={"train_seconds": 1.0, "peak_bytes": 8.0 * 2**20})
-    (table,) = tables([small, large])
-    assert [within.note for within in table.boards["memory"].rows.values() if within.over] == ["over budget: takes 8.0 MiB"]
 
 
 def test_published_figures_stand_where_there_are_any(tmp_path, plain):
@@ -277,18 +244,3 @@ def test_the_command_draws_pictures_beside_its_tables(tmp_path, capsys):
     assert main(["leaderboard", "--records", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
     out, err = capsys.readouterr()
     assert "softmax" in out and "10 files" in err and len(list((tmp_path / "plots").iterdir())) == 10
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--format", "html", "--seeds"], "Leave out --seeds"),
-        (["--output", "nowhere/page.html"], "is in a folder that does not exist"),
-        (["--output", "."], "is a folder"),
-    ],
-)
-def test_the_command_refuses_what_it_could_not_do(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
-    assert main(["leaderboard", *words]) == 2
-    assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -132,14 +132,6 @@ def test_filters_by_task_search_controls_and_columns(page):
     assert page.evaluate(COUNT) == "4 of 10 rows", "softmax and performer on both tasks"
 
 
-def test_columns_are_selected(page):
-    shown = f"document.querySelector({json.dumps(head('seed 1'))})?.offsetHeight > 0"
-    assert page.evaluate(shown) is False
-    page.click("#columns summary")
-    page.click("input[name='column seed 1']")
-    assert page.evaluate(shown) is True
-
-
 def test_a_link_leads_to_the_same_view(page, file):
     only(page, "Listops")
     enter(page, "#rows .tabulator-col[tabulator-field='attention'] input", "former")

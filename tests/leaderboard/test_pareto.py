@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from make import make_record
 
-from attn_zoo.leaderboard import Row, render, tables
+from attn_zoo.leaderboard import Row, tables
 from attn_zoo.records import RunRecord
 
 
@@ -101,20 +101,3 @@ def test_what_was_not_measured_is_no_cost():
     bare = [make_record("linformer", seed=seed, measured={}, counted={}) for seed in (1, 2, 3)]
     found = rows(runs("softmax"), bare)
     assert found["linformer"].fronts == () and found["linformer"].dominated_by == ()
-
-
-def test_tables_keep_blocks_apart_and_name_front_and_dominators():
-    (table,) = tables(
-        [
-            *runs("softmax", (0.9, 0.9, 0.9)),
-            *runs("linformer", flops=2000),
-            *runs("performer", flops=2000),
-            *runs("longformer", flops=3000, spec_implementation="triton"),
-        ]
-    )
-    lines = render([table], "terminal", wide=True).split("costs\n")[1].splitlines()
-    names = [line.split()[0] for line in lines if line.strip()]
-    assert names[2:8] == ["[auto]", "softmax", "linformer", "performer", "[triton]", "longformer"]
-    (softmax,) = [line for line in lines if line.startswith("softmax") and "k" in line]
-    assert "P F T M" in softmax and softmax.rstrip().endswith("-")
-    assert any(line.rstrip().endswith("softmax +2") for line in lines if line.startswith("longformer"))

@@ -12,9 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from synthetic import dialled_records
 
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.plot import AXES, NAMED, PANELS, curves_of, draw, looks, panels_of, plot_svg
-from attn_zoo.plotting.theme import MUTED
-from attn_zoo.records import ModelSpec, RunRecord, Tuning
+from attn_zoo.leaderboard.plot import AXES, curves_of, draw, panels_of, plot_svg
+from attn_zoo.records import RunRecord, Tuning
 
 FLOPS = AXES["FLOPs"]
 
@@ -55,13 +54,6 @@ def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
     assert found == {"linformer": [100, 200, 300], "performer": [100]}, "a control is a band, not a curve"
 
 
-def test_heads_make_a_curve_as_a_hyperparameter_does():
-    records = [dialled("linear", 100 * heads, 0.9 - heads / 100, spec_model=ModelSpec(heads=heads)) for heads in (1, 4, 2)]
-    (table,) = tables([replace(r, spec=replace(r.spec, options={})) for r in records])
-    (rows,) = curves_of(table, FLOPS)
-    assert [row.heads for row in rows] == [1, 2, 4]
-
-
 def tuned(flops: int, test: float, *more: str) -> RunRecord:
     space = dict.fromkeys(("budget.learning_rate", *more), "choice(1,2)")
     study = Tuning(f"study{flops}", space, trials=2, failed=0, best_trial=1, best_valid=test, seed=0)
@@ -86,15 +78,6 @@ def test_a_failed_row_is_not_joined_and_a_named_implementation_has_its_own_curve
     curves = curves_of(table, FLOPS)
     assert sorted(rows[0].block.measured_as for rows in curves) == ["auto", "sdpa"]
     assert all([row.flops_per_example for row in rows] == [100, 200] for rows in curves)
-
-
-def test_softmax_and_at_most_twelve_mechanisms_have_a_look_of_their_own():
-    names = [f"m{at:02}" for at in range(30)]
-    records = [dialled(name, 100, at / 100) for at, name in enumerate(names)] + [dialled("m00", 200, 0.01)]
-    found = looks(tables([*records, dialled("linformer", 100, 0.0), dialled("softmax", 900, 0.9)]))
-    own = {name: look for name, look in found.items() if look != (MUTED, ".")}
-    assert len(own) == NAMED + 1 == len(set(own.values())), "no two are alike"
-    assert {"softmax", "linformer", "m00", "m29"} <= set(own), "Linformer, those with several settings, and the best"
 
 
 def test_a_panel_holds_every_score_the_line_of_softmax_and_the_band_of_the_best_control(nine, figure):
@@ -152,20 +135,6 @@ def test_no_text_covers_another_or_leaves_the_picture(nine, figure, tasks):
     assert not any(one.padded(-1).overlaps(other.padded(-1)) for one, other in itertools.combinations(boxes, 2))
 
 
-def test_the_caption_tells_seeds_what_varies_and_where_it_was_measured(nine):
-    said = _words(plot_svg(panels_of(nine[:1], [AXES["time"]])))
-    assert "Mean of 3 seeds; bars: 95 % interval" in said and "measured on Some CPU" in said
-    assert "linformer over projected_length" in said
-    assert "counted, the same on every machine" in _words(plot_svg(panels_of(nine[:1], [FLOPS])))
-
-
-@pytest.mark.docs
-def test_pictures_hold_nine_tasks_each(tmp_path):
-    draw(tables(dialled_records(tasks=PANELS + 1, seeds=1)), tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {"heatmap.svg", "heatmap.png", "cost-flops-1.svg", "cost-flops-2.svg", "cost-time-1.png"} <= names
-
-
 @pytest.mark.docs
 def test_pictures_are_the_same_for_the_same_tables(tmp_path):
     found = tables(dialled_records(tasks=1, seeds=1))
@@ -174,14 +143,3 @@ def test_pictures_are_the_same_for_the_same_tables(tmp_path):
     assert list((tmp_path / "one").glob("cost-*.svg"))
     for path in (tmp_path / "one").glob("*.svg"):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), f"{path.name} differs between two drawings"
-
-
-def test_a_cost_that_no_record_holds_has_no_picture(tmp_path):
-    found = tables([make_record("softmax", measured={}), make_record("linformer", measured={})])
-    assert {path.stem for path in draw(found, tmp_path)} == {"heatmap", "cost-flops", "cost-parameters"}
-
-
-def test_without_records_nothing_is_drawn_and_no_folder_is_made(tmp_path):
-    with pytest.raises(ValueError, match="there are no records"):
-        draw([], tmp_path / "plots")
-    assert not (tmp_path / "plots").exists()

@@ -298,11 +298,6 @@ def test_the_resolution_of_a_test_set():
     assert resolution({"metric": "perplexity"}, {"test": {"examples": 400}}).floor(8.0) == pytest.approx(8e-6), "not a count"
 
 
-def test_notes_are_of_the_rows_that_are_shown():
-    text = render(tables(records_of(CLEAR), attention="performer"), "terminal")
-    assert "uniform" not in text.replace("best control uniform", "")
-
-
 def test_verdicts_and_margins_stay_those_among_all_where_one_attention_is_shown():
     records = records_of(CLEAR)
     (whole,), (part,) = tables(records), tables(records, attention="performer")

@@ -13,7 +13,6 @@ from make import make_record
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.literature import literature
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.records import RunRecord, Store
 
@@ -49,14 +48,6 @@ def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
 def test_a_source_with_several_settings_shows_them_all():
     text = render_published(tables([make_record("linformer", "sst2", test=0.6)]), "github")
     assert re.search(r"\| +length +\| +\d+ +\| +512 and 1,024 +\|", text)
-
-
-def test_the_largest_spread_is_told():
-    record = replace(make_record("linformer", "retrieval", test=0.6))
-    (table,) = tables([record])
-    compared = literature(table)
-    assert compared is not None
-    assert compared.rows[0].spread == pytest.approx(79.37 - 52.27)
 
 
 def test_every_format_tells_every_figure():

@@ -132,13 +132,6 @@ def test_every_command_names_what_it_leaves_out_and_why(tmp_path, monkeypatch, c
     assert "not readable as JSON" in named[0]
 
 
-def test_a_file_is_no_folder_of_records(tmp_path, capsys):
-    path = Store(tmp_path).add(make_record())
-    for command in (["leaderboard"], ["recommend"], ["show", "softmax"]):
-        assert main([*command, "--records", str(path)]) == 2
-        assert str(path) in capsys.readouterr().err
-
-
 def test_of_200_flipped_bits_none_changes_what_is_read(tmp_path):
     record = make_record(chance=0.1 + 0.2, warnings=("größer als nötig",))
     path = Store(tmp_path).add(record)

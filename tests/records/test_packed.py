@@ -8,7 +8,6 @@ import lzma
 import pytest
 from committed import ROOT, newer_records, profile_records, task_place, until_criterion
 from make import make_record
-from page_data import text_of
 from readme import shipped_files
 
 from attn_zoo import reference
@@ -74,11 +73,6 @@ def test_each_packed_record_has_a_file_of_its_own(tmp_path, sources):
     (tmp_path / "some.jsonl.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
     with pytest.raises(RecordError, match="source files of packed records must have different names"):
         unpack(tmp_path / "some.jsonl.xz")
-
-
-def test_a_file_name_that_is_not_text_is_packed_as_an_escape(tmp_path):
-    pack([make_record(source="half\udc9b.json")], tmp_path / "some.jsonl.xz")
-    assert unpack(tmp_path / "some.jsonl.xz")[0].source == "half\\udc9b.json"
 
 
 @pytest.mark.parametrize("command", [["leaderboard", "--records"], ["recommend", "--records"], ["show", "linformer", "--records"]])
@@ -176,19 +170,6 @@ def test_no_packed_record_is_written_outside_its_folder(tmp_path, source):
         Store(tmp_path).unpack()
 
 
-def test_diff_reads_packed_files(folder, packed, capsys):
-    assert main(["diff", str(packed), str(folder)]) == 0
-    assert "linformer" in capsys.readouterr().out
-
-
-def test_a_page_of_packed_records_links_no_files(folder, packed, capsys):
-    for records in (folder, packed):
-        page = folder.parent / f"{records.name}.html"
-        assert main(["leaderboard", "--records", str(records), "--format", "html", "--output", str(page)]) == 0
-        assert ("runs/linformer-" in text_of(page.read_text(encoding="utf-8"))) == (records == folder)
-        assert "some.jsonl.xz/" not in text_of(page.read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -206,11 +187,6 @@ def test_a_damaged_packed_file_is_refused_whole(packed, capsys, damage):
         Store(packed).load()
     assert main(["leaderboard", "--records", str(packed)]) == 2
     assert "Get the file again" in capsys.readouterr().err
-
-
-def test_a_packed_file_is_told_by_its_name(tmp_path):
-    with pytest.raises(ValueError, match=r"must end in \.jsonl\.xz; got 'records\.json'"):
-        pack([], tmp_path / "records.json")
 
 
 @pytest.mark.docs
@@ -236,9 +212,3 @@ def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypat
 def test_what_cannot_be_shown_is_refused_in_words(command, words, said, capsys):
     assert main([command, *words]) == 2
     assert said in capsys.readouterr().err.replace("profile or ", "")
-
-
-def test_an_installation_without_reference_records_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reference, "packed_file", lambda name: tmp_path / name)
-    assert main(["leaderboard", "--reference"]) == 2
-    assert "this installation has no records" in capsys.readouterr().err

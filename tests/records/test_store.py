@@ -89,14 +89,6 @@ def test_damaged_and_foreign_files_are_named_and_stop_nothing(tmp_path):
     assert store.finished(make_record().run_id)
 
 
-def test_half_written_files_of_a_killed_writer_are_no_records(tmp_path):
-    store = Store(tmp_path)
-    path = store.add(make_record())
-    (tmp_path / f".{path.name}.half").write_text("{", encoding="utf-8")
-    assert len(store.load()[0]) == 1
-    assert store.load()[1] == []
-
-
 @pytest.mark.parametrize(
     ("status", "final"),
     [("done", True), ("diverged", True), ("refused", True), ("failed", False), ("out_of_memory", False), ("timed_out", False)],

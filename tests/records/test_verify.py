@@ -53,16 +53,6 @@ def test_a_good_folder_is_clean_and_failed_attempts_before_a_good_one_are_no_fau
     assert (verdict.records, verdict.runs, verdict.findings, verdict.clean) == (6, 4, (), True)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, -2])
-def test_a_truncated_record_is_named(tmp_path, cut):
-    path = filled(tmp_path)[0]
-    path.write_text(path.read_text(encoding="utf-8")[:cut], encoding="utf-8")
-    finding = kinds(tmp_path)["damaged"]
-    assert finding.files == (path.name,)
-    assert "not readable as JSON" in finding.words
-    assert verify(tmp_path).records == 2
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [

@@ -1,4 +1,4 @@
-"""Runs with one block for all layers or with a short convolution: counts in their records, and unchanged ids of other runs."""
+"""Options of the network that were added later: counts in their records, and unchanged ids of other runs."""
 
 from __future__ import annotations
 
@@ -56,28 +56,20 @@ def test_keys_that_cannot_be_reused_are_a_refused_run(attention, task, words):
     assert found.status == "refused" and words in str(found.reason)
 
 
-def test_reuse_alone_is_refused_before_anything_is_run():
-    with pytest.raises(ValueError, match=r"must go with model\.shared_weights=true"):
-        ModelSpec(reuse_keys=True)
-
-
 def test_ids_tell_the_options_apart_and_are_as_before_without_them():
-    plain = spec()
-    others = [replace(plain, model=replace(plain.model, shared_weights=True, reuse_keys=reuse)) for reuse in (False, True)]
-    assert len({each.run_id("1") for each in (plain, *others)}) == 3
+    plain, shared = spec(), {"shared_weights": True}
+    options: list[dict[str, Any]] = [shared, {**shared, "reuse_keys": True}, {"short_convolution": 4}, {"short_convolution": 6}]
+    options += [{"output_gate": gate} for gate in ("elementwise", "headwise")]
+    options += [{"key_value_heads": 1}, {"latent_dim": 4}, {"positions": "none"}]
+    others = [replace(plain, model=replace(plain.model, **given)) for given in options]
+    assert len({each.run_id("1") for each in (plain, *others)}) == 1 + len(options)
     for each in (plain, *others):
         assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
-    assert {"shared_weights", "reuse_keys", "short_convolution"}.isdisjoint(plain.to_dict()["model"])
-    without = replace(plain, model=replace(plain.model, positions="none"))
-    assert without.run_id("1") != plain.run_id("1") and "positions" not in plain.to_dict()["model"]
-    assert RunSpec.from_dict(json.loads(json.dumps(without.to_dict()))) == without
+    assert {key for given in options for key in given}.isdisjoint(plain.to_dict()["model"])
 
 
-def test_a_short_convolution_is_run_counted_and_told_apart():
-    plain, convolved, wider = spec(), spec(short_convolution=4), spec(short_convolution=6)
-    assert len({each.run_id("1") for each in (plain, convolved, wider)}) == 3
-    assert RunSpec.from_dict(json.loads(json.dumps(convolved.to_dict()))) == convolved
-    before, found = (run(each, Quiet()) for each in (plain, convolved))
+def test_a_short_convolution_is_run_and_counted():
+    before, found = (run(each, Quiet()) for each in (spec(), spec(short_convolution=4)))
     assert found.status == "done"
     for figure, more in (
         ("parameters", 3 * 5 * 16),
@@ -87,44 +79,43 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
     ):
         assert found.counted[figure] - before.counted[figure] == more, figure
     assert found.counted["activation_bytes_per_example"] > before.counted["activation_bytes_per_example"]
-    with pytest.raises(ValueError, match=r"model.short_convolution must be an integer >= 0; got -1"):
-        ModelSpec(short_convolution=-1)
 
 
-def test_an_output_gate_is_run_counted_and_told_apart():
-    plain, *gated = (spec(output_gate=gate) for gate in ("none", "elementwise", "headwise"))
-    assert len({each.run_id("1") for each in (plain, *gated)}) == 3 and "output_gate" not in plain.to_dict()["model"]
-    before, counted = run(plain, Quiet()).counted, [run(each, Quiet()).counted for each in gated]
-    for found, gates in zip(counted, (16, plain.model.heads), strict=True):
-        assert found["parameters"] - before["parameters"] == 3 * (16 + 1) * gates
-        assert found["flops_per_example"] - before["flops_per_example"] == 3 * 2 * 25 * 16 * gates
-    with pytest.raises(ValueError, match=r"model.output_gate must be 'none' or 'elementwise' or 'headwise'; got 'both'"):
-        ModelSpec(output_gate="both")
+@pytest.mark.parametrize("gate", ["elementwise", "headwise"])
+def test_an_output_gate_is_run_and_counted(gate):
+    plain = spec(output_gate="none")
+    before, found = (run(each, Quiet()).counted for each in (plain, spec(output_gate=gate)))
+    gates = {"elementwise": 16, "headwise": plain.model.heads}[gate]
+    assert found["parameters"] - before["parameters"] == 3 * (16 + 1) * gates
+    assert found["flops_per_example"] - before["flops_per_example"] == 3 * 2 * 25 * 16 * gates
 
 
-def test_shared_heads_of_keys_and_values_are_run_counted_and_told_apart():
-    plain, shared = spec(task="flip_flop"), spec(task="flip_flop", key_value_heads=1)
-    assert shared.run_id("1") != plain.run_id("1") and "key_value_heads" not in plain.to_dict()["model"]
-    before, found = (run(each, Quiet()).counted for each in (plain, shared))
-    assert found["parameters"] - before["parameters"] == -3 * 2 * (16 + 1) * 8
-    assert 2 * found["state_bytes"] == before["state_bytes"] and found["mechanism_flops"] == before["mechanism_flops"]
-    assert found["flops_per_example"] < before["flops_per_example"]
-    with pytest.raises(ValueError, match=r"model.key_value_heads must divide model.heads.* got 3 for 4 heads"):
-        ModelSpec(key_value_heads=3)
-    refused = run(spec(task="digits", key_value_heads=1), Quiet())
+@pytest.mark.parametrize(
+    ("key", "size", "parameters", "state"),
+    [("key_value_heads", 1, -3 * 2 * (16 + 1) * 8, 2), ("latent_dim", 4, 3 * ((16 + 1) * 4 - 2 * 12 * 16), 8)],
+)
+def test_smaller_keys_and_values_are_run_and_counted(key, size, parameters, state):
+    before, found = (run(each, Quiet()).counted for each in (spec(task="flip_flop"), spec(task="flip_flop", **{key: size})))
+    assert found["parameters"] - before["parameters"] == parameters
+    assert state * found["state_bytes"] == before["state_bytes"] and found["mechanism_flops"] == before["mechanism_flops"]
+    assert (found["flops_per_example"] < before["flops_per_example"]) or key == "latent_dim"
+    refused = run(spec(task="digits", **{key: size}), Quiet())
     assert refused.status != "done" and "for tasks on images" in str(refused.reason)
 
 
-def test_latents_are_run_counted_and_told_apart():
-    plain, latent = spec(task="flip_flop"), spec(task="flip_flop", latent_dim=4)
-    assert latent.run_id("1") != plain.run_id("1") and "latent_dim" not in plain.to_dict()["model"]
-    before, found = (run(each, Quiet()).counted for each in (plain, latent))
-    assert found["parameters"] - before["parameters"] == 3 * ((16 + 1) * 4 - 2 * 12 * 16)
-    assert 8 * found["state_bytes"] == before["state_bytes"] and found["mechanism_flops"] == before["mechanism_flops"]
-    with pytest.raises(ValueError, match=r"model.latent_dim must be an integer >= 0; got -1"):
-        ModelSpec(latent_dim=-1)
-    refused = run(spec(task="digits", latent_dim=4), Quiet())
-    assert refused.status != "done" and "for tasks on images" in str(refused.reason)
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"reuse_keys": True}, r"must go with model\.shared_weights=true"),
+        ({"short_convolution": -1}, r"model.short_convolution must be an integer >= 0; got -1"),
+        ({"output_gate": "both"}, r"model.output_gate must be 'none' or 'elementwise' or 'headwise'; got 'both'"),
+        ({"key_value_heads": 3}, r"model.key_value_heads must divide model.heads.* got 3 for 4 heads"),
+        ({"latent_dim": -1}, r"model.latent_dim must be an integer >= 0; got -1"),
+    ],
+)
+def test_wrong_sizes_are_refused_before_anything_is_run(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        ModelSpec(**wrong)
 
 
 @pytest.mark.process

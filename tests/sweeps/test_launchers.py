@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -19,7 +18,7 @@ from hydra.errors import HydraException
 
 from attn_zoo.cli import main
 from attn_zoo.cli.compose import plan
-from attn_zoo.cli.launch import _LAUNCHERS, Lost, at_once, attempt, ray_arguments
+from attn_zoo.cli.launch import _LAUNCHERS, Lost, attempt, ray_arguments
 from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
@@ -228,20 +227,6 @@ def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkey
     assert (tmp_path / "asked").read_text(encoding="utf-8").count("asked") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["launch=joblib", "workers=3"], 3),
-        (["launch=submitit_local", "workers=3"], 3),
-        (["launch=joblib", "threads=4"], 3),
-        (["launch=joblib", "threads=24"], 1),
-    ],
-)
-def test_as_many_runs_at_once_as_workers_say_or_cores_give(words, expected, monkeypatch):
-    monkeypatch.setattr("joblib.cpu_count", lambda: 12)
-    assert at_once(plan(words).settings) == expected
-
-
 def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
     own = ray_arguments(plan(["launch=ray", "workers=3", "threads=2"]).settings)
     assert (own["num_cpus"], own["include_dashboard"]) == (6, False)
@@ -284,12 +269,6 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     planned = plan(SMALL)
     outcome = attempt(replace(planned, folder=str(tmp_path / "gone")), planned.jobs[0])
     assert isinstance(outcome, OSError) and "Start the sweep in a folder that all workers share" in str(outcome)
-
-
-def test_jobs_are_plain_data_for_every_worker():
-    planned = plan([*SWEEP[1:], "attention=performer[features=8|16],none", "checkpoint.every=3"])
-    assert pickle.loads(pickle.dumps(planned)) == planned
-    assert [job.spec.options.get("features") for job in planned.jobs] == [8, 16, None]
 
 
 def test_a_worker_that_dies_before_its_run_ends_the_command_with_what_is_left(tmp_path, capfd, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from attn_zoo.cli.compose import plan
 from attn_zoo.cli.job import with_tuning
 from attn_zoo.cli.search import _choices, draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
-from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
+from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 
 SMALL = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2", "threads=1"]
@@ -196,65 +195,10 @@ def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(cap
         plan_searches(read_request(["experiment=profile_encoder", "attention=nystrom", "task=mqar", "task.causal=true"]))
 
 
-@pytest.mark.parametrize("name", ["profile_encoder", "profile_decoder"])
-def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_task(name):
-    searches = plan_searches(read_request([f"experiment={name}"]))
-    spaces = {(plan.study.base.attention, plan.study.base.task): dict(plan.study.space) for plan in searches if plan.study}
-    assert {str(space) for space in spaces.values()} == {"{'budget.learning_rate': 'choice(0.001,0.003,0.01)'}"}
-    tasks = {task for _, task in spaces}
-    for task in tasks:
-        rows = {attention for attention, of in spaces if of == task}
-        assert {"softmax", "none", "uniform", "convolution", "frozen_random"} <= rows
-        specs = [plan.study.base for plan in searches if plan.study and plan.study.base.task == task]
-        assert len({(str(s.model), str(s.budget.steps), str(s.task_options)) for s in specs}) == 1
-    assert {attention for attention, _ in spaces} <= set(registry.attentions())
-
-
-@pytest.mark.parametrize("name", ["profile3_encoder", "profile3_decoder"])
-def test_the_profile_has_the_whole_zoo(name):
-    searched = {plan.study.base.attention for plan in plan_searches(read_request([f"experiment={name}"])) if plan.study}
-    causal = name == "profile3_decoder"
-    assert searched == {attention for attention in registry.attentions() if registry.card(attention).can.causal or not causal}
-
-
-@pytest.mark.parametrize(("name", "shortened"), [("encoder", "linformer"), ("decoder", "linformer_causal")])
-def test_hybrids_are_searched_beside_their_mechanisms_in_networks_that_hold_their_pattern(name, shortened):
-    bases = [plan.study.base for plan in plan_searches(read_request([f"experiment=profile3_hybrids_{name}"])) if plan.study]
-    assert {base.model.depth for base in bases} == {4} and {base.budget.until for base in bases} == {"criterion"}
-    tasks = {base.task for base in bases}
-    hybrids = {base.attention: base.options for base in bases if "+" in base.attention}
-    assert list(hybrids) == [f"3*gated_delta_rule+{other}" for other in ("softmax", "longformer", "linear", shortened)]
-    assert hybrids["3*gated_delta_rule+longformer"]["longformer.window"] == 17, "dials hold in hybrids, too"
-    named = {base.attention for base in bases}
-    assert {"softmax", "gated_delta_rule", "none", "convolution"} <= named and len(bases) == len(named) * len(tasks)
-
-
 @pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.attention=[]"])
 def test_what_an_experiment_writes_down_is_not_given_twice(word):
     with pytest.raises(ValueError, match=r"Write attention=NAME,\.\.\. task=NAME,\.\.\. on the command line"):
         read_request(["experiment=profile_encoder", word])
-
-
-def test_photographs_are_asked_of_the_named_mechanisms_and_controls():
-    searches = plan_searches(read_request(["experiment=profile_vision"]))
-    rows = {(plan.study.base.task, plan.study.base.attention) for plan in searches if plan.study}
-    named = {"softmax", "linformer", "performer", "longformer", "reformer", "linear", "nystrom", "pooling"}
-    assert rows == {("cifar10", name) for name in named | {"none", "uniform", "convolution"}}
-
-
-def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone():
-    names, tasks = ("softmax", "none", "uniform", "linformer", "longformer", "performer", "reformer"), ("copying", "mqar")
-
-    def bases(*words: str) -> dict[tuple[str, str], RunSpec]:
-        found = [search.study.base for search in plan_searches(read_request(list(words))) if search.study]
-        return {(base.attention + base.options.get("init", ""), base.task): base for base in found}
-
-    bare = bases("experiment=profile_bare")
-    whole = bases("experiment=profile_encoder", f"attention={','.join(names)}", f"task={','.join(tasks)}")
-    assert bare.keys() == whole.keys() == set(product((*names, "linformerpooling"), tasks))
-    for key, spec in bare.items():
-        assert (whole[key].model.short_convolution, spec.model.short_convolution) == (4, 0)
-        assert replace(spec, model=replace(spec.model, short_convolution=4)) == whole[key]
 
 
 def rows(*words: str) -> list[str]:
@@ -274,14 +218,6 @@ def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed():
         "linformer[projected_length=4]",
         *rows("attention=linformer[projected_length=8],none"),
     ]
-
-
-@pytest.mark.parametrize(("experiment", "tasks"), [("curves", 2), ("curves_mosaic", 1)])
-def test_the_largest_setting_of_each_curve_fits_the_inputs_of_its_tasks(experiment, tasks):
-    """A row that is named and refused would end the planning."""
-    largest = {row.attention: str(row) for row, _ in read_request([f"experiment={experiment}"]).searches if row.options}
-    asked = read_request([f"experiment={experiment}", f"attention={','.join(largest.values())}"])
-    assert len(largest) == 5 and len(plan_searches(asked)) == 5 * tasks
 
 
 def test_a_range_of_a_grid_includes_its_stop():

@@ -128,13 +128,6 @@ def test_values_are_spread_over_the_classes():
     assert shares.max() < 0.2
 
 
-def test_too_many_short_expressions_end_with_an_error():
-    task = build_task("listops", length=16, shortest=0.3, max_depth=1, max_arguments=14, train=200_000)
-    task.options.length = 6
-    with pytest.raises(ValueError, match=r"were found. Ask for fewer"):
-        task.examples("train")
-
-
 def test_digest_is_of_content():
     one, other = (build_task("listops", train=50, valid=20, test=20, data_seed=s).examples("test").digest() for s in (0, 1))
     assert one != other

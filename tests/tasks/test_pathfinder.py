@@ -182,28 +182,10 @@ def test_no_image_is_drawn_twice():
     assert len(np.unique(np.concatenate([first, second]).reshape(80, -1), axis=0)) == 80
 
 
-def test_too_many_paths_end_with_an_error(monkeypatch):
-    monkeypatch.setattr(contours, "_IN_VAIN", 200)
-    with pytest.raises(ValueError, match=r"contour=14.* leaves too little room"):
-        build_task("pathfinder", side=16, contour=14, distractors=9, train=2, valid=2, test=2).examples("test")
-
-
 def test_levels_have_the_published_lengths():
     levels = task_card("pathfinder").levels
     assert build_task("pathfinder", **levels["lra"].options).spec.length == 1024
     assert [build_task("pathfinder", side=side).spec.length for side in (64, 128)] == [4096, 16_384]
-
-
-def test_what_is_kept_in_the_cache_is_what_was_drawn(monkeypatch, tmp_path):
-    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path))
-    options = {**SMALL, "train": 30, "valid": 10, "test": 10, "data_seed": 5}
-    drawn = [build_task("pathfinder", **options).examples(split).digest() for split in SPLITS]
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(pathfinder, "_WORTH_KEEPING", 0)
-    for _ in range(2):
-        pathfinder._generate.cache_clear()
-        assert [build_task("pathfinder", **options).examples(split).digest() for split in SPLITS] == drawn
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.fixture

@@ -156,23 +156,6 @@ def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is not JSON"),
-        ("{}", "must be the record of a transplant"),
-        ('{"experiment": "growth", "points": []}', "must be the record of a transplant"),
-    ],
-)
-def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
-    path = tmp_path / "other.json"
-    path.write_text(text, encoding="utf-8")
-    assert transplant(f"read=[{path}]") == 2
-    assert message in capsys.readouterr().err
-    assert transplant(f"model={folder}", "attention=linformer", f"output={path}") == 2
-    assert message in capsys.readouterr().err and path.read_text(encoding="utf-8") == text
-
-
-@pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([{"sentence1": "a", "sentence2": "b"}] * 3, "pair_count= must be at most 3, because"),
