@@ -197,38 +197,36 @@ def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] |
 
 
 def length_finding(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> str:
-    """Return in one sentence from which length on an efficient row is ahead of softmax."""
-    judged, ahead, first = lengths_ahead(found)
+    """Return in one sentence at which lengths an efficient row is ahead of softmax."""
+    judged, ahead = lengths_ahead(found)
     if not judged:
         return f"Not decided: no length has {SEEDS_NEEDED} seeds of softmax and of an efficient row."
     told = [
         f"at {n:,} `{ahead[n].row}` leads by {ahead[n].difference.in_points(True)}" if n in ahead else f"at {n:,} none leads"
         for n in judged
     ]
-    start = (
-        f"From {first:,} tokens on, an efficient mechanism is ahead of softmax after the same time"
-        if first
-        else f"No efficient mechanism is ahead of softmax after the same time at {max(judged):,} tokens"
-    )
-    return f"{start}: {', '.join(told)}."
+    where = [f"{n:,}" for n in (ahead or judged)]
+    start = f"{'An' if ahead else 'No'} efficient mechanism is ahead of softmax after the same time"
+    return f"{start} at {' and '.join(filter(None, [', '.join(where[:-1]), where[-1]]))} tokens: {', '.join(told)}."
 
 
 def length_sentence(made: Sequence[Table]) -> str:
-    """Return in one sentence for README from which length on an efficient row is ahead of softmax; empty if none is."""
-    _, ahead, first = lengths_ahead(by_length(made))
-    if not first:
+    """Return in one sentence for README where an efficient row is furthest ahead of softmax; empty if none is ahead."""
+    _, ahead = lengths_ahead(by_length(made))
+    if not ahead:
         return ""
-    page = "docs/reports/length-and-state.md#length-at-equal-time"
-    lead = ahead[first].difference.in_points(True)
-    return f"On copying over {first:,} tokens, `{ahead[first].row}` leads softmax by {lead} after [the same training time]({page})."
+    n = max(ahead, key=lambda length: ahead[length].difference.mean)
+    page, lead = "docs/reports/length-and-state.md#length-at-equal-time", ahead[n].difference.in_points(True)
+    return f"On copying over {n:,} tokens, `{ahead[n].row}` leads softmax by {lead} after [the same training time]({page})."
 
 
-def lengths_ahead(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> tuple[list[int], dict[int, Comparison], int]:
-    """Return the lengths with enough seeds, the comparison of the leading efficient row with softmax at each length where one
-    leads, and the smallest length from which on one always leads (0 if there is none)."""
+def lengths_ahead(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> tuple[list[int], dict[int, Comparison]]:
+    """Return the lengths with enough seeds, and the comparison of the leading efficient row with softmax at each length where one
+    leads."""
     judged = {n: made for n in LENGTHS if (made := against_softmax(found.get(n, {}))) is not None}
-    ahead = {n: max(better, key=lambda c: c.difference.mean) for n, made in judged.items() if (better := _better(made))}
-    return list(judged), ahead, next((n for n in judged if all(m in ahead for m in judged if m >= n)), 0)
+    return list(judged), {
+        n: max(better, key=lambda c: c.difference.mean) for n, made in judged.items() if (better := _better(made))
+    }
 
 
 def _better(made: Sequence[Comparison]) -> list[Comparison]:

@@ -80,14 +80,16 @@ def at_length(n, softmax, linear, luna, seeds=(1, 2, 3)):
     return [copied(name, n, test + seed / 100, seed, rate) for (name, rate), test in scores.items() for seed in seeds]
 
 
-def test_the_finding_on_length_names_the_length_from_which_an_efficient_row_is_ahead():
+def test_the_finding_on_length_names_the_lengths_at_which_an_efficient_row_is_ahead():
     records = [*at_length(256, 0.9, 0.8, 0.7), *at_length(1024, 0.9, 0.9, 0.2), *at_length(4096, 0.1, 0.6, 0.8)]
     text = length(tables(records))
-    assert "From 4,096 tokens on, an efficient mechanism is ahead of softmax" in text
-    assert "at 256 none leads, at 1,024 none leads, at 4,096 `luna` leads by +70.0 ± 2" in text
+    assert "An efficient mechanism is ahead of softmax after the same time at 4,096 tokens: at 256 none leads" in text
+    assert "at 1,024 none leads, at 4,096 `luna` leads by +70.0 ± 2" in text
     assert "Not run: 19 of 28 cells." in text and re.search(r"\| linear\s+\|\s+82.0 ± 2.5, 10 \|", text), text
-    again = length(tables([*records, *at_length(16384, 0.5, 0.5, 0.5)]))
-    assert "No efficient mechanism is ahead of softmax after the same time at 16,384 tokens" in again
+    again = length(tables([*records, *at_length(16384, 0.1, 0.5, 0.5)]))
+    assert "is ahead of softmax after the same time at 4,096 and 16,384 tokens: at 256 none leads" in again
+    none = length(tables([*at_length(256, 0.9, 0.8, 0.7), *at_length(1024, 0.9, 0.9, 0.2)]))
+    assert "No efficient mechanism is ahead of softmax after the same time at 256 and 1,024 tokens: at 256 none leads" in none
     assert length_sentence(tables(records)).startswith("On copying over 4,096 tokens, `luna` leads softmax by +70.0 ± 2")
     assert length_sentence(tables(at_length(4096, 0.9, 0.2, 0.3))) == "" == length_sentence([])
     with pytest.raises(ValueError, match="4,096 tokens must have one row of linear; got two"):
