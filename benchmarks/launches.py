@@ -20,6 +20,7 @@ from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe
 from attn_zoo.bench.tables import explained, failures, joined
 from attn_zoo.cli.measure import run_experiment
+from attn_zoo.contract import auxiliary_loss
 from attn_zoo.count.levels import with_gradients
 from attn_zoo.count.rigs import Sizes, Subject, build_mechanism, random_heads
 from attn_zoo.registry import attentions, card
@@ -95,8 +96,11 @@ def _count(ask: Ask, found: Figures) -> Answer:
         inputs = with_gradients(random_heads(subject, SIZES, cell.batch, cell.length, torch.float32))
         with OperatorCount() as forward:
             out = mechanism(*inputs)
+            loss = auxiliary_loss(mechanism)
         with OperatorCount() as backward:
-            if out.requires_grad:
+            if isinstance(loss, torch.Tensor):
+                torch.autograd.backward([out, loss], [torch.empty_like(out), None])
+            elif out.requires_grad:
                 out.backward(torch.empty_like(out))
     return {"forward_launches": forward.count, "backward_launches": backward.count}
 

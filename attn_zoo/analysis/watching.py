@@ -25,13 +25,18 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
     """Run the model on the batch, and call ``seen(mechanism, query=..., key=..., ...)`` before each mechanism runs.
 
     Raises:
-        UnsupportedError: a mechanism is not ``softmax``.
+        UnsupportedError: a mechanism is not ``softmax``, or has sinks.
     """
     for name, mechanism in mechanisms.items():
         if mechanism.card.name != "softmax":
             raise UnsupportedError(
                 "every layer of the model must have the mechanism softmax, because other mechanisms have no softmax matrix; "
                 f"got {mechanism.card.name} in {name}. Give another model"
+            )
+
+        if mechanism.options.sinks:
+            raise UnsupportedError(
+                f"softmax must have no sinks, because the rows of its matrix must add up to 1; got sinks=true in {name}. Give another model"
             )
 
     def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

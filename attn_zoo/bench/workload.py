@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.bench.timing import Parts
+from attn_zoo.contract import auxiliary_loss
 
 CLIP_NORM = 1.0
 """Norm to which gradients are clipped before the optimiser's step, as by default in training runs."""
@@ -56,15 +57,18 @@ class Workload:
         turns = itertools.cycle(copies)
         gradients: list[Tensor] = []
 
-        def forward(_: object) -> tuple[Tensor, Inputs]:
+        def forward(_: object) -> tuple[Tensor, Tensor | float, Inputs]:
             inputs = next(turns)
-            return self.module(*inputs), inputs
+            return self.module(*inputs), auxiliary_loss(self.module), inputs
 
-        def backward(done: tuple[Tensor, Inputs]) -> None:
-            output, inputs = done
+        def backward(done: tuple[Tensor, Tensor | float, Inputs]) -> None:
+            output, loss, inputs = done
             if not gradients:
                 gradients.append(torch.randn_like(output))
-            output.backward(gradients[0])
+            if isinstance(loss, Tensor):
+                torch.autograd.backward([output, loss], [gradients[0], None])
+            else:
+                output.backward(gradients[0])
             for tensor in inputs:
                 tensor.grad = None
             if self._optimiser is None:

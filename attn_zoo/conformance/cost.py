@@ -150,7 +150,7 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
 def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
     """Return the FLOPs that PyTorch counts for one call of ``module`` with ``batch`` examples."""
     request = subject.draw(module, batch=batch).leaves()
-    return tally(partial(request, module), [*request.tensors.values(), *module.parameters(), *module.buffers()])
+    return tally(partial(request, module), [*request.tensors.values(), *module.parameters(), *module.buffers()], module)
 
 
 @attention_check("variant")

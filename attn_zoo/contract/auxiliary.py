@@ -21,6 +21,11 @@ class AuxiliaryLoss:
         return AuxiliaryLoss, ()
 
 
+def has_auxiliary_loss(model: nn.Module) -> bool:
+    """Return True if a mechanism in the model has an auxiliary loss."""
+    return any(isinstance(getattr(module, "auxiliary", None), AuxiliaryLoss) for module in model.modules())
+
+
 def auxiliary_loss(model: nn.Module) -> Tensor | float:
     """Return the sum of the auxiliary losses of all mechanisms in the model, from their latest training calls, and remove them.
     Return 0 if no mechanism has a loss.

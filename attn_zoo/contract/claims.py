@@ -112,7 +112,8 @@ class Cost:
     """FLOPs of the forward pass."""
     parameters: int
     backward_flops: int | None = None
-    """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained."""
+    """FLOPs of the backward pass: gradients of all inputs and of all parameters that are trained. The FLOPs of an auxiliary loss,
+    which only training computes, are included."""
     state_bytes: int | None = None
     """Largest size in bytes of the recurrent state or cache while ``keys`` tokens are read one by one. Integers, such as
     positions, do not count. None if attention is bidirectional.

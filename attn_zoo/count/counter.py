@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from attn_zoo.contract.auxiliary import auxiliary_loss, has_auxiliary_loss
+
 
 def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int], **rest: object) -> int:
     """Return the FLOPs of a matrix product from the shapes of its factors."""
@@ -60,18 +62,30 @@ class Tally:
     """Bytes that autograd saves between the two passes. The storage of a tensor counts once and in full."""
 
 
-def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor]) -> Tally:
+def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor], module: nn.Module | None = None) -> Tally:
     """Return the FLOPs of a call and of the backward pass from its output, and the bytes that are saved between them. On the
     ``meta`` device, nothing is computed.
+
+    An auxiliary loss is computed in training only. Its FLOPs count as part of the backward pass.
 
     Args:
         call: function that returns an output.
         excluded: inputs, parameters and buffers, whose bytes do not count as saved.
+        module: module that ``call`` calls, if mechanisms in it may have an auxiliary loss. With such a loss, ``call`` is made again
+            in training mode.
     """
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
         out, held = kept_bytes(call, excluded)
     backward = 0
-    if out.requires_grad:
+    if module is not None and has_auxiliary_loss(module):
+        was_training = module.training
+        module.train()
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as training:
+            out, held = kept_bytes(call, excluded)
+            (out.sum() + auxiliary_loss(module)).backward()
+        module.train(was_training)
+        backward = int(training.get_total_flops() - forward.get_total_flops())
+    elif out.requires_grad:
         gradient = torch.ones_like(out)
         backward = flops_of(lambda: out.backward(gradient))
     return Tally(int(forward.get_total_flops()), backward, held)

@@ -144,6 +144,6 @@ def _tally(module: nn.Module, tensors: Sequence[Tensor]) -> Tally | None:
     """Return PyTorch's count of the forward and backward pass, or None if shapes do not suffice for this mechanism."""
     inputs = with_gradients(tensors)
     try:
-        return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])
+        return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()], module)
     except (NotImplementedError, RuntimeError):
         return None

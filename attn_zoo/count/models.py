@@ -44,7 +44,7 @@ def count_model(model: nn.Module, batch: Batch) -> Counts:
     put into evaluation mode, and its parameters get gradients.
     """
     model.eval()
-    found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
+    found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()], model)
     return Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes)
 
 

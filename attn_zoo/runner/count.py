@@ -68,18 +68,19 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     return dict(_COUNTED[key])
 
 
-def _count(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
+def _count(spec: RunSpec, task: TaskSpec, implementation: str, trained: TaskSpec) -> dict[str, int]:
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
+        forward = count_flops(twin, _batch(task, 1))
         try:
-            forward, backward = _flops(twin, _batch(task, 1))
+            training = sum(_flops(twin, _batch(trained, 1)))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
-            return {"flops_per_example": count_flops(twin, _batch(task, 1)), **count_mechanisms(spec, task)}
-    counted = {"flops_per_example": forward, "training_flops_per_example": forward + backward}
+            return {"flops_per_example": forward, **count_mechanisms(spec, task)}
+    counted = {"flops_per_example": forward, "training_flops_per_example": training}
     counted |= count_mechanisms(spec, task)
     if spec.budget.pretrain_steps:
         counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
-    kept = _activation_bytes(spec, task, implementation)
+    kept = _activation_bytes(spec, task, implementation, trained)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
 
@@ -148,7 +149,7 @@ class _PredictFirst(nn.Module):
         return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :count]))
 
 
-def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
+def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str, trained: TaskSpec) -> int | None:
     """Return the value of ``activation_bytes_per_example``, or None if it may differ from that of the run."""
     taken = set(implementation.split("+"))
     known = {"eager", "tiled", "sdpa"} if spec.device == "cpu" else {"eager", "tiled"}
@@ -159,7 +160,7 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
         twin = build_model(task, implementation=implementation, **spec.network).eval()
     try:
         with as_on_a_cpu(twin) if fused else torch.device("meta"):
-            inputs = _batch(task, spec.budget.batch_size).inputs
+            inputs = _batch(trained, spec.budget.batch_size).inputs
             _, kept = kept_bytes(lambda: twin(inputs, None), [inputs, *twin.parameters(), *twin.buffers()])
     except (NotImplementedError, RuntimeError):
         return None

@@ -35,17 +35,18 @@ class Options(DropoutOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of the indexer, the scores of all pairs, and the weighted sums of values. Products with
-    weights of zero are also counted. No gradient flows from the outputs to the indexer.
+    weights of zero are also counted. In the backward pass, the auxiliary loss gives gradients to the maps of the indexer, but none
+    to queries and keys.
 
     The state holds keys and values. Index keys are not stored, but computed again from the keys at each step.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     wide = options.index_heads * options.index_width
-    index = 2 * inner * (n * (wide + options.index_heads) + m * options.index_width) + 2 * n * m * wide
+    maps, near = 2 * inner * (n * (wide + options.index_heads) + m * options.index_width), 2 * n * m * wide
     attend = 4 * n * m * inner
     parameters = inner * (wide + options.index_heads + options.index_width)
     state = FLOAT * m * geometry.cached_width() if geometry.causal else None
-    return Cost(index + attend, parameters, backward_flops=2 * attend, state_bytes=state)
+    return Cost(maps + near + attend, parameters, backward_flops=2 * attend + maps + 2 * near, state_bytes=state)
 
 
 @register_attention(

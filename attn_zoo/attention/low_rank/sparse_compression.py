@@ -41,7 +41,8 @@ class Options(hca.LengthOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Return the cost, with the FLOPs of attention to the window and to the entries, of the indexer, which chooses entries, and of
-    the linear maps that compress tokens to entries. The indexer has no FLOPs in the backward pass, because no gradient flows to it.
+    the linear maps that compress tokens to entries. In the backward pass, the auxiliary loss needs the scores of all entries, and
+    gives gradients to the maps of the indexer, but none to queries and keys.
 
     The state holds the keys and values of the window, and the keys, values and index keys of complete entries. For up to two
     incomplete entries, the state holds the sums of weights and the weighted sums so far.
@@ -50,17 +51,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     wide, entries = options.index_heads * width, -(-n // m)
     left, right = hca.reach(geometry, options.window, n)
     block = window_block(left)
-    index = 2 * n * inner * (wide + options.index_heads + 4 * width) + 2 * n * wide * entries
+    maps, near = 2 * n * inner * (wide + options.index_heads + 4 * width), 2 * n * wide * entries
+    loss = 2 * n * entries * inner + maps + 2 * near
     trained = 8 * n * inner * geometry.head_dim + 4 * -(-n // block) * block * (entries + left + block + right) * inner
     parameters = inner * (4 * geometry.head_dim + 2 * m + wide + options.index_heads + 4 * width) + 2 * m * width
     parameters += geometry.heads * options.sinks
-    near = geometry.cached_width()
+    cached = geometry.cached_width()
     held = max(
-        near * min(t, options.window) + (2 * inner + width) * (t // m) + (3 * inner + 2 * width) * ((t > 0) + (t % m > 0))
+        cached * min(t, options.window) + (2 * inner + width) * (t // m) + (3 * inner + 2 * width) * ((t > 0) + (t % m > 0))
         for t in (n - 1, n)
     )
     state = FLOAT * held if geometry.causal else None
-    return Cost(index + trained, parameters, backward_flops=2 * trained, state_bytes=state)
+    return Cost(maps + near + trained, parameters, backward_flops=2 * trained + loss, state_bytes=state)
 
 
 @register_attention(
