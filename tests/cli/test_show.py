@@ -146,29 +146,6 @@ def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
             find(wanted, records)
 
 
-def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, monkeypatch):
-    class Report:
-        def __init__(self, ok: bool) -> None:
-            self.ok = ok
-
-        def __str__(self) -> str:
-            return "what the kit found"
-
-    asked = []
-    outcome: dict[str, bool] = {}
-
-    def check(name):
-        asked.append(name)
-        return Report(outcome["ok"])
-
-    monkeypatch.setattr("attn_zoo.conformance.check_attention", check)
-    for ok, status in ((True, 0), (False, 1)):
-        outcome["ok"] = ok
-        assert show(folder, "softmax", "--check") == status
-        assert "what the kit found" in capsys.readouterr().out
-    assert asked == ["softmax", "softmax"], "once for both of its rows"
-
-
 @pytest.mark.parametrize(
     "name", ["quickstart/linformer-digits-s2", "lra_cpu/performer-text-s1", "tasks_cpu/linformer_causal-mqar-s1"]
 )
