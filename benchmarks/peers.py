@@ -194,7 +194,7 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
         build = partial(build_side, cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
+        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None, because no timed case is checked in advance. Layers of public packages are built only in their worker

@@ -75,7 +75,6 @@ MEASURE: Mapping[str, str] = {
     "heads": "2",
     "rounds": "6",
     "repeat_seconds": "0.01",
-    "batch_seconds": "0.05",
     "projected_lengths": "[8]",
     "batches": "[1,2]",
     "tokens": "64",
@@ -184,8 +183,6 @@ def _small(words: list[str]) -> list[str]:
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
         named = {word.partition("=")[0] for word in words}
         sizes = {key: value for key, value in {**MEASURED, **MEASURE}.items() if key in keys and key not in MEASURED.keys() & named}
-        if keys.get("depth") is None:  # only for levels with several blocks
-            sizes.pop("depth", None)
         return _with(words, sizes)
     if name == "analyze":
         if words[1] == "projections":  # projections are fitted on one sequence and measured on another

@@ -16,7 +16,6 @@ QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
     "peak_bytes": "memory",
     "largest_batch": "largest batch",
-    "best_batch": "best batch",
 }
 """Names of quantities in lists of failures."""
 

@@ -97,7 +97,7 @@ class Timed(Grid):
     time_limit: float = option(120.0, "time limit of one request to a worker process, in seconds")
 
     module_level: ClassVar[str] = "layer"
-    """Scope of a timing: ``mechanism``, ``layer``, ``block`` or ``model`` (see ``attn_zoo.count.rigs``)."""
+    """Scope of a timing: ``mechanism``, ``layer`` or ``block`` (see ``attn_zoo.count.rigs``)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +157,7 @@ class Timed(Grid):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         assert cell.subject is not None
         rig = self.rig(cell)
-        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
+        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return the reason why a case (``cell``) cannot be measured (its module cannot be built, or a step cannot fit into

@@ -142,7 +142,7 @@ class WholeModels(Grid):
             inputs = partial(random_images, self.image)
         else:
             inputs = partial(random_ids, self.length if name == "bert" else PROMPT)
-        return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
+        return Bench, build, inputs, torch.device(self.device), self.precision, None, self.protocol
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
