@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,9 +112,8 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     assert (out / "error.svg").read_bytes() == svg, "the same figure is the same file"
 
 
-def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
+def test_the_figure_draws_zeros_and_its_legend_names_what_has_a_colour(tmp_path, monkeypatch):
     from attn_zoo.analysis import plot_error
-    from attn_zoo.plotting.labels import beside_points
 
     facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
     rows = [
@@ -122,22 +122,27 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
         ("a k=2", "a", "k", {"k": 2}, False, 0.5, 400, ""),
         ("b", "b", None, {}, True, 2.0, 0, "untrained (3 parameters)"),
         ("c", "c", None, {}, False, 1e-16, 300, ""),
+        ("d", "d", None, {}, False, 0.9, 300, ""),
     ]
     found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
-    seen: list[tuple[list[str], list[str]]] = []
-
-    def beside(figure, axes, points, names, taken, avoided):
-        for (x, y), name in zip(points, names, strict=True):
-            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-            assert left < x < right and low < y < high, name
-        notes = beside_points(figure, axes, points, names, taken, avoided)
-        seen.append((list(names), [note.get_text() for note in notes]))
-        return notes
-
-    monkeypatch.setattr(plot_error, "beside_points", beside)
+    drawn: list[Any] = []
+    monkeypatch.setattr(plot_error, "_NAMED", 2)
+    monkeypatch.setattr(plot_error, "save", lambda figure, *paths: drawn.append(figure) or list(paths))
     paths = plot_error.plot_error(found, tmp_path, title="made up")
     assert [path.name for path in paths] == ["error.png", "error.svg"]
-    assert seen == [(["a\nk 1 to 2", "b", "c"], ["a\nk 1 to 2", "b", "c"])], "softmax is the mark at its cost"
+    ((figure,), (axes,)) = (drawn, drawn[0].axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    points = {gid: line for line in axes.lines if (gid := line.get_gid())}
+    assert set(points) == {"title:a k=1: 1", "title:a k=2: 0.5", "title:b: 2", "title:c: 1e-16", "title:d: 0.9"}
+    assert all(left < x < right and low < y < high for line in points.values() for x, y in line.get_xydata())
+    (legend,) = figure.legends
+    named = ["c", "a, k 1 to 2", "other mechanisms", "control", "hollow: untrained", "exact to rounding"]
+    assert [text.get_text() for text in legend.get_texts()] == [*named, "none: no matrix product is made"]
+    colours = [points[f"title:{name}"].get_color() for name in ("c: 1e-16", "a k=1: 1", "a k=2: 0.5", "b: 2", "d: 0.9")]
+    assert colours == [*plot_error.SERIES[:1], *plot_error.SERIES[1:2] * 2, *[plot_error.MUTED] * 2]
+    figure.draw_without_rendering()
+    frame = legend.get_window_extent()
+    assert frame.x1 <= figure.bbox.x1 and frame.y0 >= 0, "the legend is inside the picture"
 
 
 @pytest.mark.parametrize(
