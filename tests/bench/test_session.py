@@ -16,7 +16,6 @@ from attn_zoo import cli
 from attn_zoo.bench import session
 from attn_zoo.bench.experiments.growth import Growth
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
 from attn_zoo.bench.tables import figure
 from attn_zoo.bench.workers import WorkerError
@@ -222,10 +221,9 @@ def rows(table: str) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def test_figures_carry_their_spread_and_a_mark():
-    protocol = TimingProtocol()
-    assert figure([1.0, 1.1, 1.0], protocol) == "1.00 ± 0.03"
-    assert figure([1.0, 2.0, 3.0], protocol) == "~2.00 ± 0.50"
-    assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
+    assert figure([1.0, 1.1, 1.0]) == "1.00 ± 0.03"
+    assert figure([1.0, 2.0, 3.0]) == "~2.00 ± 0.50"
+    assert figure([12345.6] * 3) == "12,346 ± 0"
 
 
 def test_the_table_of_the_scripted_measurement(scripted):

@@ -9,7 +9,7 @@ from functools import partial
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Probe, largest_batch
-from attn_zoo.bench.tables import failures, figure_or_reason, joined, notes, reason
+from attn_zoo.bench.tables import failures, joined, notes, reason, seconds_or_reason
 from attn_zoo.bench.timed import KINDS, AttentionRows, Timed
 from attn_zoo.bench.timing import fit_exponent
 from attn_zoo.rows import option
@@ -74,7 +74,7 @@ def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
     most = own[-1].one("largest_batch")
     middles = [statistics.median(taken) for taken in times if taken]
     return [
-        *(figure_or_reason(f, found.protocol, factor=1e3) for f in own),
+        *(seconds_or_reason(f, 1e3) for f in own),
         f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 2 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
         *([] if not found.grid.get("memory_gib") else [reason(own[-1], "largest_batch") if most is None else f"{most:,.0f}"]),
