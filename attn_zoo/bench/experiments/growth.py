@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Probe, largest_batch
@@ -34,8 +34,8 @@ class Growth(Timed, AttentionRows):
     def groups(self) -> list[list[Cell]]:
         """Return all cases to measure, as a single group. Every round measures each case once. The exponent is fitted to the times
         at all lengths, so a round must contain all lengths."""
-        step = partial(replace, batch=self.sequences)
-        return [[step(layer, length=n, kind=kind) for n in self.lengths for layer in self.layers for kind in KINDS]]
+        cells = product(self.lengths, self.layers, KINDS)
+        return [[replace(layer, length=n, kind=kind, batch=self.sequences) for n, layer, kind in cells]]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         if self.memory_gib is None:
@@ -57,7 +57,8 @@ class Growth(Timed, AttentionRows):
             name = f"{label}, heads={group}" if group else label  # several numbers of heads, in files of earlier versions
             for kind, words in KINDS.items():
                 own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
-                rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
+                own.sort(key=lambda f: f.cell.length)
+                rows.append([name, words, *_row(own), *([_largest(own[-1])] if memory else [])])
         taken = {cell.subject.implementation for cell in found.cells if cell.subject and ":" not in cell.label}
         what = (
             f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, "
@@ -68,14 +69,17 @@ class Growth(Timed, AttentionRows):
         return joined(found, table(head, rows, format, left=(0, 1)), notes(found, what, "growth", before=failed))
 
 
-def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
+def _row(own: Sequence[Figures]) -> list[str]:
     times = [f.all("seconds") for f in own]
     peak = own[-1].one("peak_bytes")
-    most = own[-1].one("largest_batch")
     middles = [statistics.median(taken) for taken in times if taken]
     return [
         *(seconds_or_reason(f, 1e3) for f in own),
         f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 2 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
-        *([] if not found.grid.get("memory_gib") else [reason(own[-1], "largest_batch") if most is None else f"{most:,.0f}"]),
     ]
+
+
+def _largest(found: Figures) -> str:
+    most = found.one("largest_batch")
+    return reason(found, "largest_batch") if most is None else f"{most:,.0f}"
