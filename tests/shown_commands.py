@@ -75,13 +75,10 @@ MEASURE: Mapping[str, str] = {
     "heads": "2",
     "rounds": "6",
     "repeat_seconds": "0.01",
-    "projected_lengths": "[8]",
-    "batches": "[1,2]",
     "tokens": "64",
     "image": "64",
     "length": "64",
     "depth": "1",
-    "repeats": "2",
 }
 """Sizes of a measurement; an experiment takes those keys that it has."""
 MEASURED = {"attentions": "[softmax,linear]"}

@@ -114,6 +114,7 @@ def test_a_model_and_its_figure(tmp_path, capsys):
 
 def test_the_figure_draws_zeros_and_its_legend_names_what_has_a_colour(tmp_path, monkeypatch):
     from attn_zoo.analysis import plot_error
+    from attn_zoo.plotting.theme import MUTED, SERIES
 
     facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
     rows = [
@@ -126,8 +127,13 @@ def test_the_figure_draws_zeros_and_its_legend_names_what_has_a_colour(tmp_path,
     ]
     found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
     drawn: list[Any] = []
+
+    def keep(figure, *paths):
+        drawn.append(figure)
+        return list(paths)
+
     monkeypatch.setattr(plot_error, "_NAMED", 2)
-    monkeypatch.setattr(plot_error, "save", lambda figure, *paths: drawn.append(figure) or list(paths))
+    monkeypatch.setattr(plot_error, "save", keep)
     paths = plot_error.plot_error(found, tmp_path, title="made up")
     assert [path.name for path in paths] == ["error.png", "error.svg"]
     ((figure,), (axes,)) = (drawn, drawn[0].axes)
@@ -139,7 +145,7 @@ def test_the_figure_draws_zeros_and_its_legend_names_what_has_a_colour(tmp_path,
     named = ["c", "a, k 1 to 2", "other mechanisms", "control", "hollow: untrained", "exact to rounding"]
     assert [text.get_text() for text in legend.get_texts()] == [*named, "none: no matrix product is made"]
     colours = [points[f"title:{name}"].get_color() for name in ("c: 1e-16", "a k=1: 1", "a k=2: 0.5", "b: 2", "d: 0.9")]
-    assert colours == [*plot_error.SERIES[:1], *plot_error.SERIES[1:2] * 2, *[plot_error.MUTED] * 2]
+    assert colours == [SERIES[0], SERIES[1], SERIES[1], MUTED, MUTED]
     figure.draw_without_rendering()
     frame = legend.get_window_extent()
     assert frame.x1 <= figure.bbox.x1 and frame.y0 >= 0, "the legend is inside the picture"
