@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from attn_zoo.bench.compare import ROUNDS, Comparison, compare, fewest_rounds
+from attn_zoo.bench.compare import FEWEST_ROUNDS, ROUNDS, Comparison, compare
 from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import Probe
@@ -142,7 +142,7 @@ class AATest(Grid):
     time_limit: float = option(60.0, "seconds that one visit may take")
     seed: int = option(1, "seed of the order within the rounds")
 
-    fewest_rounds: ClassVar[int] = fewest_rounds()
+    fewest_rounds: ClassVar[int] = FEWEST_ROUNDS
     whole_groups: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

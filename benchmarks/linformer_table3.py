@@ -20,7 +20,6 @@ import torch
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import Answer, Ask, Probe, largest_batch
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.tables import failures, joined, notes, reason, spread
 from attn_zoo.bench.timed import KINDS, Timed, softmax_layers
 from attn_zoo.bench.timing import quartiles, quotients
@@ -73,7 +72,7 @@ def _table(found: Measurement, format: str, quantity: str, kind: str, title: str
         by_k = {each.cell.subject.options["projected_length"]: each for each in linformers if each.cell.subject}
         for role in ("materialised", "sdpa"):
             base = min((each for each in layers if each.cell.role == role), key=lambda each: _cost(each, quantity))
-            compared = [_quotient(base, by_k[k], quantity, (n, k), found.protocol) if k in by_k else "-" for k in projected]
+            compared = [_quotient(base, by_k[k], quantity, (n, k)) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
     unit = "largest batch" if quantity == "largest_batch" else "ms per sequence"
     return f"**{title}**\n\n" + table(["n", "against", unit, *(f"k={k}" for k in projected)], rows, format, left=(1,))
@@ -107,7 +106,7 @@ def _absolute(found: Figures, quantity: str) -> str:
     return f"{1e3 * cost:.0f}" if cost >= 0.1 else f"{1e3 * cost:.3g}"
 
 
-def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], protocol: TimingProtocol | None) -> str:
+def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int]) -> str:
     """Quotient of baseline over Linformer, with the paper's figure for the forward pass."""
     printed = TIME_SAVED if quantity == "seconds" else MEMORY_SAVED
     paper = f" (paper {printed[at]})" if ours.cell.kind == "forward" and at in printed else ""
@@ -121,7 +120,7 @@ def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], 
     saved = quotients(_costs(base, quantity), _costs(ours, quantity))
     middle = quartiles(saved)[1]
     digits = 2 if middle < 1 else 1 if middle < 100 else 0
-    return (f"{middle:.{digits}f}" if quantity == "largest_batch" else spread(saved, digits, protocol)) + paper
+    return (f"{middle:.{digits}f}" if quantity == "largest_batch" else spread(saved, digits)) + paper
 
 
 def _failure(found: Figures, quantity: str) -> str:

@@ -16,7 +16,6 @@ from peer_comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_r
 from attn_zoo.bench.bench import Bench, MatrixProducts
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.tables import failures, joined, notes, spread
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
@@ -40,9 +39,9 @@ def _rates(found: Measurement) -> dict[int, float]:
     return {length: MatrixProducts.flops / quartiles(seconds)[1] for length, seconds in taken.items() if seconds}
 
 
-def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None, protocol: TimingProtocol | None) -> list[str]:
+def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None) -> list[str]:
     def cell(values: Sequence[float], decimals: int = 2) -> str:
-        return spread(values, decimals, protocol) if values else "failed"
+        return spread(values, decimals) if values else "failed"
 
     seconds, flops = [figures.all("seconds") for figures in (ours, theirs)], ours.one("floor_flops")
     floor = None if rate is None or flops is None else ours.cell.batch * flops / rate
@@ -194,7 +193,7 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
         build = partial(build_side, cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
+        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None, because no timed case is checked in advance. Layers of public packages are built only in their worker
@@ -210,7 +209,7 @@ class Peers(Timed):
             for kind in KINDS if name in COMPARISONS and side != OURS else ():
                 ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
                 full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
-                figures = _row(ours, theirs, full, rates.get(length), found.protocol)
+                figures = _row(ours, theirs, full, rates.get(length))
                 rows.append([name, side, str(length), KINDS[kind], *figures])
         return joined(found, table(HEAD, rows, format, left=(0, 1, 3)), _notes(found, rates), _differences(found, format))
 

@@ -166,7 +166,9 @@ class Mqar(SyntheticTask):
         """Specification of the task: tokens are filler, keys and values. Classes are the values."""
         o = self.options
         longest = max(o.length, 4 * max(self._ladder(), default=0))
-        return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
+        shorter = o.length if o.length < longest else None
+        tokens = Tokens(1 + o.fillers + o.vocabulary)
+        return TaskSpec(tokens, longest, o.vocabulary // 2, labels="position", causal=o.causal, train_length=shorter)
 
     @property
     def criterion(self) -> str:

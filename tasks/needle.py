@@ -128,7 +128,12 @@ class Needle(SyntheticTask):
         """Specification of the task: tokens are hay, keys and values. Classes are the values."""
         o = self.options
         return TaskSpec(
-            Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=o.causal
+            Tokens(1 + o.hay + o.vocabulary),
+            o.longer * o.length,
+            o.vocabulary // 2,
+            labels="position",
+            causal=o.causal,
+            train_length=o.length if o.longer > 1 else None,
         )
 
     @property

@@ -121,7 +121,8 @@ class StateWords(SyntheticTask):
         """Specification of the task: both tokens and classes are the group elements."""
         o = self.options
         elements = len(table_of(o.group))
-        return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)
+        shorter = o.length if o.length < o.test_length else None
+        return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True, train_length=shorter)
 
     @property
     def criterion(self) -> str:

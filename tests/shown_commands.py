@@ -75,14 +75,10 @@ MEASURE: Mapping[str, str] = {
     "heads": "2",
     "rounds": "6",
     "repeat_seconds": "0.01",
-    "batch_seconds": "0.05",
-    "projected_lengths": "[8]",
-    "batches": "[1,2]",
     "tokens": "64",
     "image": "64",
     "length": "64",
     "depth": "1",
-    "repeats": "2",
 }
 """Sizes of a measurement; an experiment takes those keys that it has."""
 MEASURED = {"attentions": "[softmax,linear]"}
@@ -184,8 +180,6 @@ def _small(words: list[str]) -> list[str]:
         keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
         named = {word.partition("=")[0] for word in words}
         sizes = {key: value for key, value in {**MEASURED, **MEASURE}.items() if key in keys and key not in MEASURED.keys() & named}
-        if keys.get("depth") is None:  # only for levels with several blocks
-            sizes.pop("depth", None)
         return _with(words, sizes)
     if name == "analyze":
         if words[1] == "projections":  # projections are fitted on one sequence and measured on another

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.plotting.labels import Box, beside_points
-from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings
+from attn_zoo.plotting.theme import GRID, INK, MARKERS, MUTED, PAPER, SERIES, hover, save, settings
 from attn_zoo.terminal import short
 
 _EXACT = 1e-9
 """A mechanism with at most this error counts as exact, because float64 rounding can cause it."""
-_SIZE = (11.0, 7.4)
-_MARKERS = ("o", "s", "^", "D", "P", "X", ">")
+_SIZE = (11.0, 6.6)
+_NAMED = 24
+"""Greatest number of lines with a colour and a marker of their own; others are grey."""
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 
 Row = Mapping[str, Any]
+Look = tuple[str, str]
+"""Colour and marker of a line."""
 
 
 def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Path]:
@@ -39,23 +40,34 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
             0.012, 0.985, "How far from exact softmax attention, and at what cost", va="top", fontsize=12, fontweight="bold"
         )
         figure.text(0.012, 0.95, title, va="top", fontsize=8.5, color=MUTED)
-        axes = figure.add_axes((0.07, 0.125, 0.92, 0.78))
+        axes = figure.add_axes((0.065, 0.08, 0.675, 0.82))
         zero, floor = _axes(axes, found)
-        for at, line in enumerate(lines):
-            _draw_line(axes, line, zero, floor, _colour(line[0], at), _MARKERS[at % len(_MARKERS)])
+        looks = _looks(lines)
+        for line, look in zip(lines, looks, strict=True):
+            _draw_line(axes, line, zero, floor, look)
         _draw_references(axes, found)
-        unnamed = _name_lines(figure, axes, lines, zero, floor)
-        _legend(figure, found["rows"], unnamed)
+        figure.legend(handles=_legend(lines, looks), loc="upper left", bbox_to_anchor=(0.745, 0.92), labelcolor=INK)
         return save(figure, folder / "error.png", folder / "error.svg")
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows into lines by mechanism and varied option, in order. Softmax is left out, because it has a reference line."""
+    """Group rows into lines by mechanism and varied option. Lines begin with the one that has the smallest error. Softmax is left
+    out, because it has a reference line."""
     lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         if row["attention"] != "softmax":
             lines[row["attention"], row["dial"]].append(row)
-    return list(lines.values())
+    return sorted(lines.values(), key=lambda line: min(row["error"] for row in line))
+
+
+def _looks(lines: Sequence[Sequence[Row]]) -> list[Look]:
+    """Return the colour and marker of each line. Up to ``_NAMED`` lines have a look of their own: first lines with several rows,
+    then those with the smallest errors. All other lines are grey."""
+    order = sorted(range(len(lines)), key=lambda at: (lines[at][0]["control"], len(lines[at]) == 1))
+    named = sorted(at for at in order[:_NAMED] if not lines[at][0]["control"])
+    count = len(SERIES)
+    found = {line: (SERIES[at % count], MARKERS[(at + at // count) % len(MARKERS)]) for at, line in enumerate(named)}
+    return [found.get(at, (MUTED, "x" if line[0]["control"] else ".")) for at, line in enumerate(lines)]
 
 
 def _axes(axes: Any, found: Mapping[str, Any]) -> tuple[float, float]:
@@ -102,20 +114,21 @@ def _place(row: Row, zero: float, floor: float) -> tuple[float, float]:
     return row["flops"] or zero, row["error"] if row["error"] > _EXACT else floor
 
 
-def _colour(row: Row, at: int) -> str:
-    return MUTED if row["control"] else SERIES[at % len(SERIES)]
-
-
-def _draw_line(axes: Any, line: Sequence[Row], zero: float, floor: float, colour: str, marker: str) -> None:
+def _draw_line(axes: Any, line: Sequence[Row], zero: float, floor: float, look: Look) -> None:
     """Draw a line. Rows with untrained parameters have hollow markers."""
     places = [_place(row, zero, floor) for row in line]
-    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.3, alpha=0.75, zorder=2)
+    axes.plot(*zip(*places, strict=True), color=look[0], linewidth=1.3, alpha=0.75, zorder=2)
     for row, place in zip(line, places, strict=True):
-        face = PAPER if _untrained(row) else colour
-        shape = "v" if row["error"] <= _EXACT else marker
-        axes.plot(
-            *place, color=colour, marker=shape, markersize=5.5, markerfacecolor=face, markeredgewidth=1.3, zorder=3, clip_on=False
-        )
+        (point,) = axes.plot(*place, **_marker(row, look), zorder=3, clip_on=False)
+        hover(point, f"{row['label']}: {row['error']:.3g}")
+
+
+def _marker(row: Row, look: Look) -> dict[str, Any]:
+    colour, marker = look
+    shape = "v" if row["error"] <= _EXACT else "o" if marker == "." else marker
+    face = PAPER if _untrained(row) else colour
+    size = 4.0 if marker == "." else 5.5
+    return {"color": colour, "marker": shape, "markersize": size, "markerfacecolor": face, "markeredgewidth": 1.2}
 
 
 def _untrained(row: Row) -> bool:
@@ -133,77 +146,34 @@ def _draw_references(axes: Any, found: Mapping[str, Any]) -> None:
     axes.annotate(f"uniform average {uniform:.2f}", (1.0, uniform), ha="right", color=MUTED, **right, **small)
 
 
-def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: float, floor: float) -> list[str]:
-    """Write the name of each line next to its last point, and return the names for which there is no room."""
-    figure.canvas.draw()
-    to_pixels = axes.transData.transform
-    places = [[_place(row, zero, floor) for row in line] for line in lines]
-    near = 4 * figure.dpi / 72
-    taken = [(x - near, y - near, x + near, y + near) for x, y in (to_pixels(place) for line in places for place in line)]
-    taken += [tuple(note.get_window_extent().extents) for note in axes.texts]
-    avoided = [*_reference_boxes(axes), *_line_boxes(places, to_pixels)]
-    names = [_name(line) for line in lines]
-    written = beside_points(figure, axes, [line[-1] for line in places], names, taken, avoided)
-    colours = {name: _colour(line[0], at) for at, (name, line) in enumerate(zip(names, lines, strict=True))}
-    for note in written:
-        note.set_color(colours[note.get_text()])
-    return sorted(set(names) - {note.get_text() for note in written})
-
-
-def _reference_boxes(axes: Any) -> list[Box]:
-    """Return boxes around the reference lines for the cost of softmax and the error of the uniform average."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    boxes = []
-    for line in axes.lines:
-        xs, ys = line.get_xdata(), line.get_ydata()
-        if line.get_transform() != axes.transData:  # a reference line spans the axes: one of its coordinates is an axes fraction
-            ends = [(xs[0], bottom), (xs[1], top)] if xs[0] == xs[1] else [(left, ys[0]), (right, ys[1])]
-            low, high = map(axes.transData.transform, ends)
-            boxes.append((low[0] - 2, low[1] - 2, high[0] + 2, high[1] + 2))
-    return boxes
-
-
-def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
-    """Return small boxes along the lines, which the names of lines must not cover."""
-    boxes = []
-    for line in places:
-        for start, stop in itertools.pairwise(line):
-            (x0, y0), (x1, y1) = to_pixels(start), to_pixels(stop)
-            steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
-            for at in range(steps + 1):
-                x, y = x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps
-                boxes.append((x - 2, y - 2, x + 2, y + 2))
-    return boxes
-
-
 def _name(line: Sequence[Row]) -> str:
-    """Return the name of a line, such as ``performer``. Below the name are the first and last values of the varied option, such as
-    ``features 16 to 256``."""
+    """Return the name of a line, such as ``performer, features 16 to 256``."""
     first, last = line[0], line[-1]
     dial = first["dial"]
     if dial is None or len(line) == 1:
-        return str(first["label"]).replace(" ", "\n", 1)
-    return f"{first['attention']}\n{dial} {first['options'][dial]} to {last['options'][dial]}"
+        return str(first["label"])
+    return f"{first['attention']}, {dial} {first['options'][dial]} to {last['options'][dial]}"
 
 
-def _legend(figure: Any, rows: Sequence[Row], unnamed: Sequence[str]) -> None:
-    """Draw the legend for hollow and grey markers, and list the lines whose names had no room beside them."""
+def _legend(lines: Sequence[Sequence[Row]], looks: Sequence[Look]) -> list[Any]:
+    """Return the entries of the legend: lines with a look of their own, and what grey, hollow and other markers mean."""
     from matplotlib.lines import Line2D
 
-    mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": INK}
-    entries = []
-    if any(_untrained(row) for row in rows):
-        entries.append(
-            Line2D([], [], markerfacecolor=PAPER, markeredgewidth=1.3, label="untrained parameters or projections", **mark)
-        )
-    if any(row["control"] for row in rows):
-        entries.append(Line2D([], [], label="control", **{**mark, "color": MUTED}))
-    if any(row["error"] <= _EXACT and row["attention"] != "softmax" for row in rows):
-        entries.append(Line2D([], [], label="exact to rounding", **{**mark, "marker": "v"}))
+    rows = [row for line in lines for row in line]
+    found = [
+        Line2D([], [], linewidth=1.3 if len(line) > 1 else 0, label=_name(line), **_marker(line[0], look))
+        for line, look in zip(lines, looks, strict=True)
+        if look[0] != MUTED
+    ]
+    mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": MUTED}
+    if (MUTED, ".") in looks:
+        found.append(Line2D([], [], label="other mechanisms", **{**mark, "markersize": 4.0}))
+    if (MUTED, "x") in looks:
+        found.append(Line2D([], [], label="control", **{**mark, "marker": "x"}))
+    if any(map(_untrained, rows)):
+        found.append(Line2D([], [], markerfacecolor=PAPER, label="hollow: untrained", **mark))
+    if any(row["error"] <= _EXACT for row in rows):
+        found.append(Line2D([], [], label="exact to rounding", **{**mark, "marker": "v"}))
     if any(not row["flops"] for row in rows):
-        entries.append(Line2D([], [], linestyle="none", label="none: no matrix product is made"))
-    if unnamed:
-        words = ", ".join(name.replace("\n", " ") for name in unnamed)
-        entries.append(Line2D([], [], linestyle="none", label=f"no room for the names of: {words}"))
-    if entries:
-        figure.legend(handles=entries, loc="lower left", ncols=len(entries), labelcolor=MUTED, handlelength=1.2)
+        found.append(Line2D([], [], linestyle="none", label="none: no matrix product is made"))
+    return found

@@ -36,7 +36,8 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
 
         if mechanism.options.sinks:
             raise UnsupportedError(
-                f"softmax must have no sinks, because the rows of its matrix must add up to 1; got sinks=true in {name}. Give another model"
+                f"softmax must have no sinks, because the rows of its matrix must add up to 1; got sinks=true in {name}. Give "
+                "another model"
             )
 
     def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.timing import Parts, seconds_of, seconds_of_parts, step_of
 from attn_zoo.bench.workers import out_of_memory
-from attn_zoo.bench.workload import Workload, bytes_of
+from attn_zoo.bench.workload import bytes_of, forward_parts, training_parts
 from attn_zoo.count.memory import by_trying, peak_bytes
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -28,15 +28,13 @@ class Bench:
     """Measurement of the time and memory of one module.
 
     In every method, ``kind`` is the kind of step, ``forward`` or ``training``. A forward step is a call in evaluation and
-    inference mode. A training step is a forward pass, a backward pass to the inputs and all parameters and, if ``optimiser`` is
-    True, a step of the optimiser. ``batch`` is a number of examples, and ``length`` is a number of tokens.
+    inference mode. A training step is a forward pass, and a backward pass to the inputs and all parameters. ``batch`` is a number
+    of examples, and ``length`` is a number of tokens.
 
     Args:
         build: picklable function from a length to the module.
         inputs: picklable function from batch, length and dtype to the arguments of the module, on the default device.
             Floating-point arguments require a gradient in training.
-        optimiser: True to end a training step with a step of AdamW, with the gradient clipped as in training runs. The learning
-            rate is 0, so every step does the same work on the same weights.
         protocol: rules of the timings. For CUDA, use ``TimingProtocol.on("cuda")``.
     """
 
@@ -45,15 +43,14 @@ class Bench:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     backend: str | None = None
-    optimiser: bool = False
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
-    _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
-    """Modules of the length measured last, with their optimisers: one for each kind of step."""
+    _modules: dict[str, nn.Module] = field(default_factory=dict, init=False)
+    """Modules of the length measured last: one for each kind of step."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Return how many seconds each part of a step takes. A forward step has one part. A training step has a forward pass, a
-        backward pass and, if ``optimiser`` is True, a step of the optimiser."""
+        """Return how many seconds each part of a step takes. A forward step has one part. A training step has a forward pass
+        and a backward pass."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
@@ -68,16 +65,16 @@ class Bench:
 
     def held(self, kind: str, batch: int, length: int) -> int:
         """Return the number of bytes that are allocated before a step: parameters, buffers and inputs. For ``training``, the
-        gradient of the output and the state of the optimiser are included."""
-        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
+        gradient of the output is included."""
+        module, inputs = self._module(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
-            gradient = [workload.module(*inputs)] if kind == "training" else []
-        return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
+            gradient = [module(*inputs)] if kind == "training" else []
+        return bytes_of([*module.parameters(), *module.buffers(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is found by trying
         batches."""
-        self._workloads = {}  # a workload of another kind would take part of the budget
+        self._modules = {}  # a module of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
@@ -101,24 +98,23 @@ class Bench:
         return step_of(self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)))
 
     def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
-        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
+        module, inputs = self._module(kind, length), self._inputs(batch, length)
         copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
-        return workload.training(copies) if kind == "training" else workload.forward(copies)
+        return training_parts(module, copies) if kind == "training" else forward_parts(module, copies)
 
     def _inputs(self, batch: int, length: int) -> tuple[Tensor, ...]:
         with self.device:
             return self.inputs(batch, length, PRECISIONS[self.precision])
 
-    def _workload(self, kind: str, length: int) -> Workload:
+    def _module(self, kind: str, length: int) -> nn.Module:
         if self._length != length:
-            self._length, self._workloads = length, {}
-        if kind not in self._workloads:
+            self._length, self._modules = length, {}
+        if kind not in self._modules:
             torch.manual_seed(0)
             with self.device:
                 module = self.build(length)
-            module = module.to(PRECISIONS[self.precision]).train(kind == "training")
-            self._workloads[kind] = Workload(module, self.optimiser and kind == "training")
-        return self._workloads[kind]
+            self._modules[kind] = module.to(PRECISIONS[self.precision]).train(kind == "training")
+        return self._modules[kind]
 
     def _kernels(self) -> AbstractContextManager[object]:
         return nullcontext() if self.backend is None else sdpa_kernel(BACKENDS[self.backend])

@@ -24,11 +24,13 @@ SMALLEST = 0.02
 """Smallest difference of interest between two times, as a share. The place of data in memory alone can change a time by 1 %."""
 
 CONFIDENCE = 0.95
+"""Probability that the interval contains the true quotient."""
+
+FEWEST_ROUNDS = 2 + math.floor(-math.log2(1 - CONFIDENCE))
+"""Smallest number of rounds that gives an interval: the smallest n with 2 · (1/2)ⁿ < 1 - ``CONFIDENCE``."""
 
 ROUNDS = 150
 """Number of rounds that can detect a difference of 10 %, if timings vary by 10 % and half of the rounds are disturbed."""
-
-METHOD = "median of the quotients within a round, with the distribution-free interval of the sign test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,8 @@ class Comparison:
     quotient: float
     low: float
     high: float
-    """Upper bound of the interval. The true quotient lies in the interval with probability ``confidence`` or more."""
+    """Upper bound of the interval. The true quotient lies in the interval with probability ``CONFIDENCE`` or more."""
     smallest: float = SMALLEST
-    confidence: float = CONFIDENCE
 
     @property
     def verdict(self) -> str:
@@ -52,49 +53,18 @@ class Comparison:
             return "A faster"
         return "B faster" if self.high < 1 / (1 + self.smallest) else "tie"
 
-    @property
-    def equal(self) -> bool:
-        """True if A and B are equally fast: the whole confidence interval of the quotient lies between 1 / (1 + s) and 1 + s,
-        where s is ``smallest``. If ``equal`` is False, the verdict ``tie`` means that the faster subject is unknown."""
-        return 1 / (1 + self.smallest) <= self.low and self.high <= 1 + self.smallest
 
-    def describe(self) -> str:
-        """Return the verdict, the quotient and its interval in one line."""
-        tie = f"tie (equal within {100 * self.smallest:g} %)" if self.equal else "tie (not significant)"
-        verdict = tie if self.verdict == "tie" else self.verdict
-        interval = f"{100 * self.confidence:g} % interval {self.low:.3f} to {self.high:.3f}"
-        return f"{verdict}: B / A = {self.quotient:.3f}, {interval}, {self.rounds} rounds"
-
-
-def fewest_rounds(confidence: float = CONFIDENCE) -> int:
-    """Return the smallest number of rounds that gives a confidence interval of the median quotient of two times.
-
-    It is the smallest n with 2 · (1/2)ⁿ < 1 - ``confidence``.
-
-    Raises:
-        ValueError: ``confidence`` is not between 0 and 1.
-    """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be greater than 0 and less than 1; got {confidence}")
-    return 2 + math.floor(-math.log2(1 - confidence))
-
-
-def compare(
-    first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST, confidence: float = CONFIDENCE
-) -> Comparison:
+def compare(first: Sequence[float], second: Sequence[float], *, smallest: float = SMALLEST) -> Comparison:
     """Return the comparison of A, whose seconds are ``first``, with B, whose seconds are ``second``. Both lists have one value per
     round. If one list is longer, its last rounds are left out.
 
     Args:
         smallest: smallest difference of interest as a share, such as 0.05. With the value 0, A and B differ if the interval
             excludes 1.
-        confidence: probability that the interval contains the true quotient.
 
     Raises:
-        ValueError: there are fewer rounds than ``fewest_rounds`` returns, a time is not positive and finite, ``smallest`` is
-            negative, or ``confidence`` is not between 0 and 1.
+        ValueError: there are fewer than ``FEWEST_ROUNDS`` rounds, a time is not positive and finite, or ``smallest`` is negative.
     """
-    needed = fewest_rounds(confidence)
     if smallest < 0:
         raise ValueError(
             f"smallest must be at least 0, because it is the smallest difference of interest, as a share; got {smallest}"
@@ -102,10 +72,9 @@ def compare(
     if not all(0 < seconds < math.inf for seconds in [*first, *second]):
         raise ValueError("seconds must be positive and finite. Leave out steps that could not be timed")
     taken = quotients(second, first)
-    if len(taken) < needed:
+    if len(taken) < FEWEST_ROUNDS:
         raise ValueError(
-            f"A and B must have at least {needed} rounds in common for an interval at confidence {confidence:g}; got "
-            f"{len(taken)}. Time more rounds"
+            f"A and B must have at least {FEWEST_ROUNDS} rounds in common for an interval; got {len(taken)}. Time more rounds"
         )
-    interval = stats.quantile_test(taken, p=0.5).confidence_interval(confidence)
-    return Comparison(len(taken), float(np.median(taken)), float(interval.low), float(interval.high), smallest, confidence)
+    interval = stats.quantile_test(taken, p=0.5).confidence_interval(CONFIDENCE)
+    return Comparison(len(taken), float(np.median(taken)), float(interval.low), float(interval.high), smallest)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attn_zoo.bench.compare import compare, fewest_rounds
+from attn_zoo.bench.compare import FEWEST_ROUNDS, compare
 from attn_zoo.bench.measurement import Figures
 from attn_zoo.bench.timing import fit_exponent
 
@@ -165,7 +165,7 @@ def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
     if quantity == "memory":
         log = math.log(known[0] / known[1])
         return Quotient(length, log, log, log)
-    if min(len(ours.all(name)), len(theirs.all(name))) < fewest_rounds():
+    if min(len(ours.all(name)), len(theirs.all(name))) < FEWEST_ROUNDS:
         return None
     found = compare(theirs.all(name), ours.all(name))
     return Quotient(length, math.log(found.quotient), math.log(found.low), math.log(found.high))

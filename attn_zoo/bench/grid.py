@@ -18,8 +18,8 @@ from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.rows import option
 
-COUNTS = ("dim", "heads", "depth", "rounds", "tokens", "length", "repeats", "fresh_every", "steps")
-ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio")
+COUNTS = ("dim", "heads", "depth", "rounds", "sequences", "tokens", "length", "repeats", "fresh_every", "steps")
+ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "mlp_ratio")
 NOT_BELOW_ZERO = ("repeat_seconds",)
 LISTS = ("lengths", "projected_lengths")
 LIMITS = ("output", "read", "plot", "seconds", "time_limit")
@@ -132,14 +132,14 @@ class Grid:
         """Do work that this process does only once, such as imports, so that the time of the first measurement excludes it."""
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Return the cases (``cells``) of a group that are measured in rounds. By default, cases that failed before the rounds are
-        left out.
+        """Return the cases (``cells``) of a group that are measured in rounds. By default, cases that cannot be timed because of
+        a failure before the rounds are left out.
 
         Args:
             cells: all cases of the group.
             found: values that were measured before the rounds.
         """
-        return [cell for cell in cells if not found.of(cell).failures]
+        return [cell for cell in cells if "seconds" not in found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
         """Return the probes that run for a case (``cell``) in every round. A probe is the name of a quantity, such as seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attn_zoo.bench.measurement import Cell, Figures
@@ -12,8 +12,8 @@ from attn_zoo.count.memory import by_line
 Ask = Callable[..., Any]
 """Function that calls a method of the object in the worker process. Its arguments are the name and the arguments of the method."""
 
-Answer = Mapping[str, float | list[float] | None]
-"""Measured values by quantity. A quantity has a list of values if it is measured at several batch sizes."""
+Answer = Mapping[str, float | None]
+"""Measured values by quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ def step_arguments(cell: Cell) -> tuple[str, int, int]:
 
 def _seconds(ask: Ask, found: Figures) -> Answer:
     taken = ask("parts", *step_arguments(found.cell))
-    return {"seconds": sum(taken), **dict(zip(("backward_seconds", "update_seconds"), taken[1:], strict=False))}
+    return {"seconds": sum(taken), **({"backward_seconds": taken[1]} if len(taken) > 1 else {})}
 
 
 SECONDS = Probe("seconds", _seconds)
-"""Probe for the seconds of a step. For training, the seconds of the backward pass and of the optimiser's step are measured too."""
+"""Probe for the seconds of a step. For training, the seconds of the backward pass are measured too."""
 
 
 def _memory(ask: Ask, found: Figures) -> Answer:
@@ -60,14 +60,14 @@ def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least
     Args:
         cuda: True to try batches on CUDA, False to extrapolate.
         small: function from a sequence length to the size of the first of the two batches.
-        least: function from a case to a lower bound of its bytes. If this bound, or the memory that was measured for the case,
-            exceeds the budget, nothing is tried, and the result is 0.
+        least: function from a case to a lower bound of its bytes. If this bound for one example, or the memory that was measured
+            for it, exceeds the budget, nothing is tried, and the result is 0.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:
         cell = found.cell
-        one = (found.one("held_bytes") or 0) + (found.one("peak_bytes") or 0)
-        if max(least(cell), one) > budget:
+        one = (found.one("held_bytes") or 0) + (found.one("peak_bytes") or 0) if cell.batch == 1 else 0
+        if max(least(replace(cell, batch=1)), one) > budget:
             return {"largest_batch": 0}
         if cuda:
             return {"largest_batch": ask("largest_batch", cell.kind, cell.length, budget)}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from attn_zoo.bench.timing import MOST_REPEATS, UNSTABLE
+from attn_zoo.bench.timing import MOST_REPEATS
 
 Item = TypeVar("Item")
 
@@ -63,10 +63,6 @@ class TimingProtocol:
     """Seconds for which a step is repeated in one timing. A step runs at least once."""
     most_repeats: int = MOST_REPEATS
     """Maximum number of repetitions of a step in one timing."""
-    statistic: str = "median and quartiles"
-    """Statistic over the rounds. Only the default is supported."""
-    unstable: float = UNSTABLE
-    """A timing is unstable if its interquartile range is more than this share of its median."""
     rotate_bytes: int = 0
     """Size in bytes of a cache that must not speed up a step. Steps use copies of the inputs in turn, and all copies together are
     larger than this cache. With 0, there is one copy."""
@@ -85,10 +81,6 @@ class TimingProtocol:
         for name in ("seconds", "rotate_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"protocol.{name} must be at least 0; got {getattr(self, name)}")
-        if not self.unstable > 0:
-            raise ValueError(f"protocol.unstable must be above 0, because it is a share of the median; got {self.unstable}")
-        if self.statistic != "median and quartiles":
-            raise ValueError(f"protocol.statistic must be 'median and quartiles'; got {self.statistic!r}")
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:

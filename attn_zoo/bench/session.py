@@ -174,7 +174,7 @@ class Session:
         try:
             self._left_or_stop()
             for quantity, value in probe.take(ask, figures).items():
-                figures.values.setdefault(quantity, []).extend(value if isinstance(value, list) else [value])
+                figures.values.setdefault(quantity, []).append(value)
                 if quantity == "seconds":
                     self._steps[cell] = figures.all(quantity)[-1]
         except WorkerError as error:

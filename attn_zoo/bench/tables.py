@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from attn_zoo.bench.measurement import NO_TIME, Figures, Measurement
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.timing import quartiles, unstable
 
 MEASUREMENTS_PAGE = "docs/reference/measurements.md"
@@ -16,7 +15,6 @@ QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
     "peak_bytes": "memory",
     "largest_batch": "largest batch",
-    "best_batch": "best batch",
 }
 """Names of quantities in lists of failures."""
 
@@ -31,28 +29,25 @@ def joined(found: Measurement, *parts: str) -> str:
     return "\n\n".join(part for part in (partial, *parts) if part)
 
 
-def spread(
-    values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
-) -> str:
-    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the values
-    vary more than ``protocol`` allows, put the text between ``before`` and ``after``."""
-    assert protocol is not None, "only what is timed has a spread"
+def spread(values: Sequence[float], decimals: int, *, before: str = "", after: str = " unstable") -> str:
+    """Return the median of the values and half their interquartile range as text, such as ``1.20 ± 0.05``. If the values are
+    unstable, put the text between ``before`` and ``after``."""
     low, middle, high = found = quartiles(values)
-    before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
+    before, after = (before, after) if unstable(found) else ("", "")
     return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
 
 
-def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
+def figure(values: Sequence[float]) -> str:
     """Return the median of the values and half their interquartile range as text, with three or more significant digits. The text
-    begins with ~ if the values vary more than ``protocol`` allows."""
-    return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
+    begins with ~ if the values are unstable."""
+    return spread(values, decimals(quartiles(values)[1]), before="~", after="")
 
 
-def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
-    """Return the measured values of a quantity, multiplied by ``factor``, as text: their median and half their interquartile
-    range. If there is no value, return the reason for the failure in a word, such as ``OOM``."""
-    values = [factor * value for value in found.all(quantity)]
-    return figure(values, protocol) if values else reason(found, quantity, "seconds")
+def seconds_or_reason(found: Figures, factor: float = 1.0) -> str:
+    """Return the measured seconds of a step, multiplied by ``factor``, as text: their median and half their interquartile range.
+    If there are none, return the reason for the failure in a word, such as ``OOM``."""
+    values = [factor * value for value in found.all("seconds")]
+    return figure(values) if values else reason(found, "seconds")
 
 
 def decimals(value: float) -> int:

@@ -97,7 +97,7 @@ class Timed(Grid):
     time_limit: float = option(120.0, "time limit of one request to a worker process, in seconds")
 
     module_level: ClassVar[str] = "layer"
-    """Scope of a timing: ``mechanism``, ``layer``, ``block`` or ``model`` (see ``attn_zoo.count.rigs``)."""
+    """Scope of a timing: ``mechanism``, ``layer`` or ``block`` (see ``attn_zoo.count.rigs``)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,14 +126,10 @@ class Timed(Grid):
     def each(self, cell: Cell) -> Sequence[Probe]:
         return (SECONDS,)
 
-    def heads_of(self, cell: Cell) -> int:
-        """Return the number of heads of a case (``cell``)."""
-        return self.heads
-
     def rig(self, cell: Cell) -> Rig:
         """Return the functions that make the module and its inputs for a case (``cell``)."""
         assert cell.subject is not None
-        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads_of(cell)))
+        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads))
 
     def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
         """Return the implementation that ``implementation="auto"`` chooses for a mechanism at a length on this device, or ``auto``
@@ -147,7 +143,7 @@ class Timed(Grid):
 
     def flops(self, cell: Cell) -> float:
         assert cell.subject is not None
-        entry, geometry = card(cell.subject.attention), Sizes(self.dim, self.heads_of(cell)).geometry(cell.length)
+        entry, geometry = card(cell.subject.attention), Sizes(self.dim, self.heads).geometry(cell.length)
         try:
             made = attention_options(entry, geometry, cell.subject.options)
         except (ValueError, UnsupportedError):
@@ -157,7 +153,7 @@ class Timed(Grid):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         assert cell.subject is not None
         rig = self.rig(cell)
-        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
+        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return the reason why a case (``cell``) cannot be measured (its module cannot be built, or a step cannot fit into
@@ -184,7 +180,7 @@ class Timed(Grid):
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
-        return HELD_MATRICES[cell.kind] * cell.batch * self.heads_of(cell) * cell.length**2 * PRECISIONS[self.precision].itemsize
+        return HELD_MATRICES[cell.kind] * cell.batch * self.heads * cell.length**2 * PRECISIONS[self.precision].itemsize
 
 
 def device_memory(device: str) -> int:

@@ -39,11 +39,11 @@ def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> lis
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
-def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
-    """Return True if the interquartile range is more than ``share`` times the median. ``spread`` is the lower quartile, the
+def unstable(spread: tuple[float, float, float]) -> bool:
+    """Return True if the interquartile range is more than ``UNSTABLE`` times the median. ``spread`` is the lower quartile, the
     median and the upper quartile."""
     low, middle, high = spread
-    return high - low > share * middle
+    return high - low > UNSTABLE * middle
 
 
 def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
 MEMORY_SHARE = 0.75
 """Share of the machine's memory that a worker process may allocate."""
 
-KINDS = ("OOM", "time limit", "failed")
-
 PRELOADED = ["attn_zoo.bench.bench", "attn_zoo.attention"]
 """Modules that are imported in the process from which workers are forked."""
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attn_zoo.cli.parsing import ADVICE
 from attn_zoo.cli.records_of import add_reference, loaded, records_of, records_root
 from attn_zoo.escapes import terminal_lines
-from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
+from attn_zoo.leaderboard.show import describe, find, rows_of
 from attn_zoo.records import RunRecord
-from attn_zoo.rows import RowName
 from attn_zoo.terminal import columns
-
-if TYPE_CHECKING:
-    from attn_zoo.conformance import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,23 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     row = "NAME or NAME[OPTION=VALUE,...], optionally with @TASK; a run id (its first six digits suffice); or the path of a record"
     parser.add_argument("row", metavar="ROW", help=row)
     add_reference(parser)
-    checked = "also run the conformance tests on the mechanism (seconds to minutes)"
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--check", action="store_true", help=checked)
-    either.add_argument("--json", action="store_true", help="print the records of the runs as JSON, with all that is recorded")
+    parser.add_argument("--json", action="store_true", help="print the records of the runs as JSON, with all that is recorded")
     parser.set_defaults(handler=_show, **{ADVICE: f". ROW is {row}. To see a task, use attn-zoo list haystack"})
 
 
 def _show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
     found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, _recorded(records_root(parsed)))
-    reports = _checked(found) if parsed.check else {}
     if parsed.json:
         print(json.dumps([record.to_dict() for shown in found for record in shown.members], indent=1, sort_keys=True))
     else:
-        print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join([*map(describe, found), *map(str, reports.values())])))
+        print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(map(describe, found))))
         print("\n--json prints all that is recorded.")
-    return 0 if all(report.ok for report in reports.values()) else 1
+    return 0
 
 
 def _recorded(root: Path) -> list[RunRecord]:
@@ -58,10 +48,3 @@ def _recorded(root: Path) -> list[RunRecord]:
         f"the folder of records {str(root)!r} {lacks}. Name your own folder with --records FOLDER, or add --reference to read "
         "the records of the package"
     )
-
-
-def _checked(found: Iterable[Shown]) -> dict[str, Report]:
-    from attn_zoo.conformance import check_attention  # here, as it needs torch, which the rest of the command does not
-
-    names = dict.fromkeys(name for shown in found for name in RowName(shown.row.attention).turn)
-    return {name: check_attention(name) for name in names}

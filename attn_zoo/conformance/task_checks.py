@@ -196,7 +196,7 @@ def _require_variety(trained: Labels, task: Task) -> str:
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
     """Token ids are smaller than the vocabulary size. Frames and images have the stated shape and finite values. Padding comes
-    after the real positions."""
+    after the real positions. Training inputs without padding are as long as the spec says."""
     kind, length = task.spec.inputs, task.spec.length
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
@@ -206,6 +206,10 @@ def inputs_fit_the_spec(task: Task) -> None:
                 _require_frames(split, batch, kind, length)
             else:
                 _require_tokens(split, batch, kind, length)
+            width = batch.inputs.shape[1 if isinstance(kind, Frames) else -1]
+            if split == "train" and not isinstance(kind, Patches) and batch.valid is None:
+                stated = task.spec.in_training.length
+                require(width == stated, f"training inputs have {width} positions, but the spec says {stated} (see train_length)")
     if isinstance(kind, Patches):
         positions = (kind.height // kind.patch) * (kind.width // kind.patch)
         require(length == positions, f"the spec says {length} positions, but an image has {positions} patches")

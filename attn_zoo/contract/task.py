@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -104,6 +104,8 @@ class TaskSpec:
     """True if position i may see positions up to i only."""
     problem: Problem = "classification"
     """Kind of label: one class (``classification``), any number of classes (``multi_label``) or numbers (``regression``)."""
+    train_length: int | None = None
+    """Length of training inputs if all of them are shorter than the longest test inputs; None if they are not."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
@@ -113,6 +115,10 @@ class TaskSpec:
         check_text("labels of a task", self.labels, ("example", "position"))
         check_flag("causal of a task", self.causal)
         check_text("problem of a task", self.problem, PROBLEMS)
+        if self.train_length is not None and not 0 < self.train_length < self.length:
+            raise ValueError(
+                f"train_length must be at least 1 and below the length {self.length}, or None; got {self.train_length}"
+            )
         if self.labels == "position" and not isinstance(self.inputs, Tokens | Frames):
             raise ValueError(f"inputs must be Tokens or Frames if labels are by position; got {type(self.inputs).__name__}")
         if self.causal and self.labels == "example":
@@ -120,6 +126,11 @@ class TaskSpec:
                 "a causal task must have a label for each position, because a single label is predicted at the first token, "
                 "which sees no other token"
             )
+
+    @property
+    def in_training(self) -> TaskSpec:
+        """The same spec with the length of training inputs."""
+        return self if self.train_length is None else replace(self, length=self.train_length, train_length=None)
 
     @property
     def positions(self) -> int:

@@ -18,8 +18,6 @@ from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, card
 
-LEVELS = ("mechanism", "layer", "block")
-
 ON_SHAPES = ("eager", "tiled")
 """Implementations that run on the ``meta`` device."""
 
@@ -67,7 +65,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     from shapes, on the ``meta`` device, so activation bytes of GPU kernels are not counted.
 
     Args:
-        level: one of ``LEVELS``.
+        level: one of ``attn_zoo.count.rigs.LEVELS``.
 
     Raises:
         UnknownNameError: no such mechanism, option or implementation.

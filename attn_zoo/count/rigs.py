@@ -1,39 +1,35 @@
-"""The four scopes in which a mechanism is measured. Each scope has a module and its inputs.
+"""The three scopes in which a mechanism is measured. Each scope has a module and its inputs.
 
 - ``mechanism``: the mechanism alone. Each of its inputs is a tensor (batch, heads, length, head_dim).
 - ``layer``: the mechanism with its projections, from (batch, length, dim) to the same shape.
-- ``block``: a pre-norm transformer block around the layer. Training ends with a step of the optimiser.
-- ``model``: the network of a task on random tokens. Training includes the loss, and ends with a step of the optimiser.
+- ``block``: a pre-norm transformer block around the layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec
-from attn_zoo.encoder import LOSSES, build_model
+from attn_zoo.contract import Attention, AttentionCard, Geometry
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention, join_layers
-from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
+from attn_zoo.registry import attention_options, build_attention, card
 
-LEVELS = ("mechanism", "layer", "block", "model")
+LEVELS = ("mechanism", "layer", "block")
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network around a mechanism. A mechanism, layer, block or model uses only those that apply to it."""
+    """Sizes of the network around a mechanism. A mechanism, layer or block uses only those that apply to it."""
 
     dim: int
     heads: int
-    depth: int = 1
     mlp_ratio: float = 2.0
-    dropout: float = 0.0
 
     def geometry(self, length: int, causal: bool = False) -> Geometry:
         """Return the geometry (sizes and causality) of self-attention over ``length`` tokens."""
@@ -66,32 +62,22 @@ def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Two functions that make a module and its inputs for ``Bench``. If ``optimiser`` is True, a training step ends with a step of
-    an optimiser."""
+    """Two functions that make a module and its inputs for ``Bench``."""
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
     inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
     """Picklable function from batch, length and dtype to the arguments of the module."""
-    optimiser: bool
 
 
-def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = None) -> Rig:
-    """Return the functions that make a module and its inputs. ``name`` is the kind of module: the ``mechanism`` of ``subject``
-    alone, a ``layer`` or ``block`` with this mechanism, or a whole ``model``.
-
-    Args:
-        name: one of ``LEVELS``.
-        task: task of a whole model. Its inputs must be sequences. The measured length replaces that of the task.
-    """
+def rig_for(name: str, subject: Subject, sizes: Sizes) -> Rig:
+    """Return the functions that make a module and its inputs. ``name`` is the kind of module, one of ``LEVELS``: the
+    ``mechanism`` of ``subject`` alone, or a ``layer`` or ``block`` with this mechanism."""
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
+        return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes))
     if name == "layer":
-        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(random_tokens, sizes.dim), False)
-    if name == "block":
-        return Rig(partial(build_block, subject, sizes), partial(random_tokens, sizes.dim), True)
-    assert task is not None and not isinstance(task.inputs, Patches)
-    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_inputs, task), True)
+        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(random_tokens, sizes.dim))
+    return Rig(partial(build_block, subject, sizes), partial(random_tokens, sizes.dim))
 
 
 class BareMechanism(nn.Module):
@@ -131,38 +117,6 @@ def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype:
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
-class ModelWithLoss(nn.Module):
-    """Model that returns the loss of a task in training mode."""
-
-    def __init__(self, model: nn.Module, problem: Problem) -> None:
-        super().__init__()
-        self.model, self.problem = model, problem
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the scores in evaluation mode, and the mean loss in training mode. ``inputs`` are token ids (batch, length),
-        pairs of token ids (batch, 2, length), or frames (batch, length, channels). ``labels`` are those of a ``Batch`` of the
-        task."""
-        scores = self.model(inputs)
-        if not self.training:
-            return scores
-        return LOSSES[self.problem](scores.flatten(0, -2), labels.flatten(0, -2 if labels.is_floating_point() else -1))
-
-
-def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random token ids or frames without padding, and random labels. If the task has labels per position, every position
-    has one."""
-    inputs = task.inputs
-    assert not isinstance(inputs, Patches)
-    if isinstance(inputs, Frames):
-        given = torch.randn(batch, length, inputs.channels, dtype=dtype)
-    else:
-        given = torch.randint(1, inputs.vocabulary, (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length))
-    labelled = (batch, length) if task.labels == "position" else (batch,)
-    if task.problem == "classification":
-        return given, torch.randint(task.classes, labelled)
-    return given, torch.randint(2, (*labelled, task.classes)).float()
-
-
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanism:
     """Return the mechanism alone, built on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
@@ -171,36 +125,6 @@ def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> BareMechanis
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
     """Return a block of attn-zoo's encoder with the mechanism of ``subject``."""
-    block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
+    block = Block(sizes.dim, sizes.mlp_ratio, 0.0, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
-
-
-def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> ModelWithLoss:
-    """Return the network of a task for sequences of ``length``, with its loss."""
-    shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
-    shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
-    entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
-    return ModelWithLoss(build_model(replace(task, length=length), **entry, **shape), task.problem)
-
-
-def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
-    """Return the specification of a task, and the network sizes of one of its presets.
-
-    Args:
-        task: name of the task. Its inputs must be sequences.
-        level: name of the preset. None means the first one.
-
-    Raises:
-        UnknownNameError: there is no task or preset of this name.
-        ValueError: the inputs of the task are images.
-    """
-    entry = task_card(task)
-    chosen = entry.level(level)
-    spec = build_task(entry.name, **chosen.options).spec
-    if isinstance(spec.inputs, Patches):
-        raise ValueError(
-            f"level=model needs a task whose inputs can have several lengths, but all images of {entry.name} have the same "
-            "length. Choose another task"
-        )
-    return spec, dict(chosen.model)

@@ -46,7 +46,8 @@ def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
 
 
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
-    """Return the counted costs of a run's network for one example of full length, without padding:
+    """Return the counted costs of a run's network for one example without padding. Its length is that of training inputs or, for
+    ``flops_per_example`` and the mechanisms, that of the longest inputs:
 
     - ``flops_per_example`` (forward) and ``training_flops_per_example`` (forward and backward), for the implementation
       that ``counted_implementation`` names;
@@ -68,19 +69,19 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     return dict(_COUNTED[key])
 
 
-def _count(spec: RunSpec, task: TaskSpec, implementation: str, trained: TaskSpec) -> dict[str, int]:
+def _count(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     with torch.device("meta"):
         twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
         forward = count_flops(twin, _batch(task, 1))
         try:
-            training = sum(_flops(twin, _batch(trained, 1)))
+            training = sum(_flops(twin, _batch(task.in_training, 1)))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need values
             return {"flops_per_example": forward, **count_mechanisms(spec, task)}
     counted = {"flops_per_example": forward, "training_flops_per_example": training}
     counted |= count_mechanisms(spec, task)
     if spec.budget.pretrain_steps:
         counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
-    kept = _activation_bytes(spec, task, implementation, trained)
+    kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
 
@@ -149,7 +150,7 @@ class _PredictFirst(nn.Module):
         return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :count]))
 
 
-def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str, trained: TaskSpec) -> int | None:
+def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
     """Return the value of ``activation_bytes_per_example``, or None if it may differ from that of the run."""
     taken = set(implementation.split("+"))
     known = {"eager", "tiled", "sdpa"} if spec.device == "cpu" else {"eager", "tiled"}
@@ -160,7 +161,7 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str, traine
         twin = build_model(task, implementation=implementation, **spec.network).eval()
     try:
         with as_on_a_cpu(twin) if fused else torch.device("meta"):
-            inputs = _batch(trained, spec.budget.batch_size).inputs
+            inputs = _batch(task.in_training, spec.budget.batch_size).inputs
             _, kept = kept_bytes(lambda: twin(inputs, None), [inputs, *twin.parameters(), *twin.buffers()])
     except (NotImplementedError, RuntimeError):
         return None

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,45 @@ def test_a_model_and_its_figure(tmp_path, capsys):
     assert b"<svg" in svg
     assert analyze(*words) == 0
     assert (out / "error.svg").read_bytes() == svg, "the same figure is the same file"
+
+
+def test_the_figure_draws_zeros_and_its_legend_names_what_has_a_colour(tmp_path, monkeypatch):
+    from attn_zoo.analysis import plot_error
+    from attn_zoo.plotting.theme import MUTED, SERIES
+
+    facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
+    rows = [
+        ("softmax", "softmax", None, {}, False, 0.0, 1000, ""),
+        ("a k=1", "a", "k", {"k": 1}, False, 1.0, 100, ""),
+        ("a k=2", "a", "k", {"k": 2}, False, 0.5, 400, ""),
+        ("b", "b", None, {}, True, 2.0, 0, "untrained (3 parameters)"),
+        ("c", "c", None, {}, False, 1e-16, 300, ""),
+        ("d", "d", None, {}, False, 0.9, 300, ""),
+    ]
+    found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
+    drawn: list[Any] = []
+
+    def keep(figure, *paths):
+        drawn.append(figure)
+        return list(paths)
+
+    monkeypatch.setattr(plot_error, "_NAMED", 2)
+    monkeypatch.setattr(plot_error, "save", keep)
+    paths = plot_error.plot_error(found, tmp_path, title="made up")
+    assert [path.name for path in paths] == ["error.png", "error.svg"]
+    ((figure,), (axes,)) = (drawn, drawn[0].axes)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    points = {gid: line for line in axes.lines if (gid := line.get_gid())}
+    assert set(points) == {"title:a k=1: 1", "title:a k=2: 0.5", "title:b: 2", "title:c: 1e-16", "title:d: 0.9"}
+    assert all(left < x < right and low < y < high for line in points.values() for x, y in line.get_xydata())
+    (legend,) = figure.legends
+    named = ["c", "a, k 1 to 2", "other mechanisms", "control", "hollow: untrained", "exact to rounding"]
+    assert [text.get_text() for text in legend.get_texts()] == [*named, "none: no matrix product is made"]
+    colours = [points[f"title:{name}"].get_color() for name in ("c: 1e-16", "a k=1: 1", "a k=2: 0.5", "b: 2", "d: 0.9")]
+    assert colours == [SERIES[0], SERIES[1], SERIES[1], MUTED, MUTED]
+    figure.draw_without_rendering()
+    frame = legend.get_window_extent()
+    assert frame.x1 <= figure.bbox.x1 and frame.y0 >= 0, "the legend is inside the picture"
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ def test_what_is_held_before_a_step_by_hand():
 
 def test_inference_and_training_have_layers_of_their_own_which_stay():
     bench = Bench(LAYER, TOKENS)
-    forward, training = (bench._workload(kind, 5).module for kind in ("forward", "training"))
-    assert forward is bench._workload("forward", 5).module is not training
+    forward, training = (bench._module(kind, 5) for kind in ("forward", "training"))
+    assert forward is bench._module("forward", 5) is not training
     assert (forward.training, training.training) == (False, True)
-    assert bench._workload("forward", 6).module is not forward
+    assert bench._module("forward", 6) is not forward
     assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Growth over lengths at several numbers of heads: the layers that are built, and their rows in the report."""
+"""Growth over lengths: processes and memory, the exponent, and files of earlier versions."""
 
 from __future__ import annotations
 
@@ -6,35 +6,16 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from committed import measured
 
 from attn_zoo.bench.experiments.growth import Growth
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.session import Session
-from attn_zoo.bench.timed import KINDS
 from attn_zoo.bench.workers import Worker
-from attn_zoo.layer import MultiHeadAttention
 
 
 def grid(**changes) -> Growth:
     return Growth(**{"attentions": ["softmax:eager", "linear"], "lengths": [16, 32], "dim": 8, "heads": 2, **changes})
-
-
-def test_each_row_is_measured_at_each_number_of_heads():
-    made = grid(more_heads=[1, 4])
-    (cells,) = made.groups()
-    layers = {cell: made.rig(cell).build(cell.length) for cell in cells}
-    heads = {cell: layer.mechanism.geometry.heads for cell, layer in layers.items() if isinstance(layer, MultiHeadAttention)}
-    assert len(heads) == 2 * 2 * 3 * len(KINDS) and sorted(set(heads.values())) == [1, 2, 4]
-    by_heads = {heads[cell]: made.least_bytes(cell) for cell in cells if cell.label == "softmax:eager"}
-    assert by_heads[4] == 2 * by_heads[2] == 4 * by_heads[1] > 0
-    assert len({made.process(cell) for cell in cells}) == 2 * 3, "a worker process holds one layer"
-
-
-def test_only_the_rows_named_are_measured_at_other_numbers_of_heads():
-    (cells,) = grid(more_heads=[1, 4], more_heads_of=["linear"]).groups()
-    assert {(cell.label, cell.group) for cell in cells} == {("softmax:eager", ""), *(("linear", heads) for heads in ("", "1", "4"))}
-    with pytest.raises(ValueError, match="more_heads_of= must name only configurations that attentions= also names; got softmax"):
-        grid(more_heads=[1], more_heads_of=["linear", "softmax"])
 
 
 @pytest.mark.process
@@ -57,7 +38,7 @@ def test_with_little_memory_one_worker_makes_room_for_the_next(available, most, 
     monkeypatch.setattr(Worker, "_spawn", started)
     monkeypatch.setattr(Worker, "stop", ended)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available * 2**34, total=2**34))
-    made = grid(attentions=["linear"], more_heads=[4], rounds=2)
+    made = grid(attentions=["linear", "softmax:eager"], rounds=2)
     found = Measurement("growth", vars(made), made.protocol, {})
     Session(made, found).run()
     assert most_alive == most and not alive
@@ -76,7 +57,7 @@ def test_an_exponent_needs_three_lengths(lengths, exponent):
     assert rows[0] == "exponent" and rows[2:] == [exponent] * 4
 
 
-@pytest.mark.parametrize("more", [[2], [3], [0], [4, 4]])
-def test_heads_that_do_not_divide_the_width_or_come_twice_are_refused(more):
-    with pytest.raises(ValueError, match=r"different numbers that divide dim=8; got \[2, "):
-        grid(more_heads=more)
+def test_rows_of_a_file_with_several_numbers_of_heads_are_named():
+    table = Growth.report(Measurement.from_dict(measured("curves_layers")))
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
+    assert rows[-4:] == ["softmax, heads=16"] * 2 + ["linear, heads=16"] * 2

@@ -87,9 +87,9 @@ def compiles(process: psutil.Process, file: Path) -> bool:
 
 @pytest.fixture
 def measurement(tmp_path, request) -> Iterator[subprocess.Popen[bytes]]:
-    """``attn-zoo measure experiment=cost`` without a terminal, in a group of its own."""
+    """``attn-zoo measure experiment=growth`` without a terminal, in a group of its own."""
     words = WORDS.format(**request.param).split()
-    command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=cost", *words]
+    command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=growth", *words]
     (tmp_path / "waiting.py").write_text(PLUGIN, encoding="utf-8")
     process = subprocess.Popen(
         command, cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

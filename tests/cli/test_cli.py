@@ -175,7 +175,7 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: cost, counted, crossover, growth, models",
+            "did you mean 'growth'? Known: counted, crossover, growth, models",
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),

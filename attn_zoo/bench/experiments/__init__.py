@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attn_zoo.bench.experiments.cost import StepCost
 from attn_zoo.bench.experiments.counted import CountedCost
 from attn_zoo.bench.experiments.crossover import Crossover
 from attn_zoo.bench.experiments.growth import Growth
@@ -16,7 +15,6 @@ from attn_zoo.bench.measurement import Measurement
 EXPERIMENTS: Mapping[str, type[Grid]] = {
     "growth": Growth,
     "counted": CountedCost,
-    "cost": StepCost,
     "crossover": Crossover,
     "models": WholeModels,
 }

@@ -15,9 +15,9 @@ from attn_zoo.bench.timed import AttentionRows
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.checks import check_text
 from attn_zoo.contract import UnsupportedError
-from attn_zoo.count.levels import LEVELS, QUANTITIES, Counted, count_level
+from attn_zoo.count.levels import QUANTITIES, Counted, count_level
 from attn_zoo.count.models import setting_warnings
-from attn_zoo.count.rigs import Sizes, Subject
+from attn_zoo.count.rigs import LEVELS, Sizes, Subject
 from attn_zoo.registry import attention_options, card
 from attn_zoo.rows import option
 from attn_zoo.terminal import table

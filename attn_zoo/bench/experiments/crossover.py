@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from attn_zoo.bench.compare import fewest_rounds
+from attn_zoo.bench.compare import FEWEST_ROUNDS
 from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, compared, crossover, labels, value
 from attn_zoo.bench.crossover_plot import plot_crossover
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
@@ -43,7 +43,7 @@ class Crossover(Timed, AttentionRows):
         "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},
         "cuda": {"lengths": [2**power for power in range(8, 17)], "precision": "bf16"},
     }
-    fewest_rounds: ClassVar[int] = fewest_rounds()
+    fewest_rounds: ClassVar[int] = FEWEST_ROUNDS
     fewest_lengths: ClassVar[int] = 2
 
     def __post_init__(self) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.tables import failures, figure_or_reason, joined, notes
-from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, subjects_of
+from attn_zoo.bench.probes import MEMORY, Probe, largest_batch
+from attn_zoo.bench.tables import failures, joined, notes, reason, seconds_or_reason
+from attn_zoo.bench.timed import KINDS, AttentionRows, Timed
 from attn_zoo.bench.timing import fit_exponent
 from attn_zoo.rows import option
 from attn_zoo.terminal import table
+
+PROBE_TOKENS = 8192
+"""On a CPU, the largest batch is extrapolated from the memory of two batches. The smaller one has about this number of tokens, but
+at least one sequence."""
 
 
 @dataclass
@@ -19,62 +25,61 @@ class Growth(Timed, AttentionRows):
     """Time and memory of layers at several lengths, and the exponent with which the time grows with the length."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "sequence lengths in tokens")
-    more_heads: list[int] = option([], "other numbers of heads, with which the mechanisms in more_heads_of are measured too")
-    more_heads_of: list[str] = option([], "some of the mechanisms in attentions; if it is empty, all of them")
+    sequences: int = option(1, "number of sequences in a step")
+    memory_gib: float | None = option(None, "also find the largest batch that fits into this memory, in GiB")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda if there is a GPU")
     order: str = option("in turn", "order within a round: shuffled, 'in turn' or 'there and back'")
     repeat_seconds: float = option(0.0, "seconds for which a step is repeated in one timing")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        counts = [self.heads, *self.more_heads]
-        if min(counts) < 1 or any(self.dim % count for count in counts) or len(set(counts)) < len(counts):
-            raise ValueError(f"heads= and more_heads= must be different numbers that divide dim={self.dim}; got {counts}")
-        if missing := subjects_of(self.more_heads_of or self.attentions).keys() - subjects_of(self.attentions).keys():
-            raise ValueError(
-                f"more_heads_of= must name only configurations that attentions= also names; got {', '.join(sorted(missing))}"
-            )
-
     def groups(self) -> list[list[Cell]]:
         """Return all cases to measure, as a single group. Every round measures each case once. The exponent is fitted to the times
         at all lengths, so a round must contain all lengths."""
-        chosen = subjects_of(self.more_heads_of or self.attentions)
-        others = [layer for layer in self.layers if layer.label in chosen]
-        layers = [*self.layers, *(replace(layer, group=str(heads)) for heads in self.more_heads for layer in others)]
-        return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in layers for kind in KINDS]]
+        cells = product(self.lengths, self.layers, KINDS)
+        return [[replace(layer, length=n, kind=kind, batch=self.sequences) for n, layer, kind in cells]]
 
-    def heads_of(self, cell: Cell) -> int:
-        return int(cell.group or self.heads)
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        if self.memory_gib is None:
+            return (MEMORY,)
+        budget, cuda = int(self.memory_gib * 2**30), self.device == "cuda"
+        return MEMORY, largest_batch(budget, cuda=cuda, small=lambda n: max(1, PROBE_TOKENS // n), least=self.least_bytes)
 
     def process(self, cell: Cell) -> str:
-        return f"{cell.label} {cell.group}"
+        return cell.label
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        lengths = sorted({cell.length for cell in found.cells})
+        grid, lengths = found.grid, sorted({cell.length for cell in found.cells})
+        memory, batch = grid.get("memory_gib"), grid.get("sequences", 1)  # files of earlier versions have neither
         head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]
+        head += [f"largest batch at {lengths[-1]}"] if memory else []
         rows = []
         for label, group in dict.fromkeys((cell.label, cell.group) for cell in found.cells):
-            name = f"{label}, {group} head{'s' * (group != '1')}" if group else label
+            name = f"{label}, heads={group}" if group else label  # several numbers of heads, in files of earlier versions
             for kind, words in KINDS.items():
                 own = [f for cell, f in found.cells.items() if (cell.label, cell.group, cell.kind) == (label, group, kind)]
-                rows.append([name, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
-        grid = found.grid
+                own.sort(key=lambda f: f.cell.length)
+                rows.append([name, words, *_row(own), *([_largest(own[-1])] if memory else [])])
         taken = {cell.subject.implementation for cell in found.cells if cell.subject and ":" not in cell.label}
         what = (
-            f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, "
-            f"implementation {' or '.join(sorted(taken))}"
+            f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, "
+            f"{'one sequence' if batch == 1 else f'{batch} sequences'}, {grid['precision']}, implementation "
+            f"{' or '.join(sorted(taken))}{f'; the largest batch fits into {memory:g} GiB' if memory else ''}"
         )
         failed = failures(found.cells.values(), KINDS)
         return joined(found, table(head, rows, format, left=(0, 1)), notes(found, what, "growth", before=failed))
 
 
-def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
+def _row(own: Sequence[Figures]) -> list[str]:
     times = [f.all("seconds") for f in own]
     peak = own[-1].one("peak_bytes")
     middles = [statistics.median(taken) for taken in times if taken]
     return [
-        *(figure_or_reason(f, found.protocol, factor=1e3) for f in own),
+        *(seconds_or_reason(f, 1e3) for f in own),
         f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 2 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
     ]
+
+
+def _largest(found: Figures) -> str:
+    most = found.one("largest_batch")
+    return reason(found, "largest_batch") if most is None else f"{most:,.0f}"

@@ -15,7 +15,7 @@ from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.probes import SECONDS, Probe
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.tables import failures, figure, figure_or_reason, joined, notes
+from attn_zoo.bench.tables import failures, figure, joined, notes, seconds_or_reason
 from attn_zoo.bench.timing import quotients
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.rows import RowName, only_row, option
@@ -142,7 +142,7 @@ class WholeModels(Grid):
             inputs = partial(random_images, self.image)
         else:
             inputs = partial(random_ids, self.length if name == "bert" else PROMPT)
-        return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
+        return Bench, build, inputs, torch.device(self.device), self.precision, None, self.protocol
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
@@ -154,8 +154,8 @@ class WholeModels(Grid):
             after = cells.pop("after")
             for role, before in cells.items():
                 faster = quotients(before.all("seconds"), after.all("seconds"))
-                times = [figure_or_reason(each, found.protocol) for each in (before, after)]
-                times.append(figure(faster, found.protocol) if faster else "-")
+                times = [seconds_or_reason(each) for each in (before, after)]
+                times.append(figure(faster) if faster else "-")
                 rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         what = (

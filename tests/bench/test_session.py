@@ -1,4 +1,4 @@
-"""``experiment=cost``: models, refusals, the search for the best batch, points that fail or go on, and the table."""
+"""Rounds of a measurement: what is asked of which process, what fails or goes on, and the largest batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from attn_zoo import cli, registry
+from attn_zoo import cli
 from attn_zoo.bench import session
-from attn_zoo.bench.experiments.cost import StepCost
+from attn_zoo.bench.experiments.growth import Growth
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
 from attn_zoo.bench.tables import figure
 from attn_zoo.bench.workers import WorkerError
-from attn_zoo.contract import UnknownNameError
 
 GIVEN: dict[str, Any] = {
     "attentions": ["softmax", "linformer[projected_length=64]"],
@@ -29,27 +27,14 @@ GIVEN: dict[str, Any] = {
     "dim": 16,
     "heads": 2,
     "memory_gib": 1.0,
-    "batch_seconds": 100.0,
     "rounds": 3,
-    "repeat_seconds": 0.0,
     "time_limit": 60.0,
 }
 LINFORMER = "linformer[projected_length=64]"
 
 
-def grid_of(**changes: Any) -> StepCost:
-    return StepCost(**{**GIVEN, **changes})
-
-
-def test_a_model_is_that_of_the_task_at_the_length_asked_for():
-    grid = grid_of(level="model", task="copying", dim=None, heads=None, depth=3)
-    level = next(iter(registry.task_card("copying").levels.values()))
-    assert grid.sizes.depth == 3 and grid.sizes.dim == level.model.get("dim", 256)
-    rig = grid.rig(grid.layers[0])
-    ids, labels = rig.inputs(2, 100, torch.float32)
-    assert ids.shape == labels.shape == (2, 100), "copying labels positions"
-    assert rig.build(100).eval()(ids, labels).shape[:2] == (2, 100)
-    assert rig.build(100).train()(ids, labels).shape == ()
+def grid_of(**changes: Any) -> Growth:
+    return Growth(**{**GIVEN, **changes})
 
 
 # Refusals
@@ -58,26 +43,21 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"level": "layers"}, "no level of experiment=cost is called 'layers'"),
-        ({"task": "listops"}, "task= must not be given with level=.*, because it is used only with level=model"),
-        ({"depth": 2, "level": "block"}, "depth= must not be given with level=block, because it is used only with level=model"),
-        ({"level": "model", "task": "listopps"}, "no task is called 'listopps'"),
-        ({"level": "model", "task": "listops", "task_level": "huge"}, "no level of task listops is called 'huge'"),
-        ({"level": "model", "task": "digits"}, "all images of digits have the same length"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16, fp16"),
         ({"dim": 15}, "dim= must be a multiple of heads="),
         ({"lengths": []}, "lengths must be a list of different integers"),
         ({"lengths": [64, 64]}, "lengths must be a list of different integers"),
         ({"memory_gib": 0.0}, "memory_gib must be above 0"),
-        ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
+        ({"sequences": 0}, "sequences must be an integer >= 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"order": "sorted"}, "protocol.order must be one of"),
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
+        ({"attentions": ["softmax:xformers"]}, "softmax:xformers cannot run here: .* xformers runs only on a CUDA GPU"),
     ],
 )
 def test_bad_input_is_refused_before_work(wrong, message):
-    with pytest.raises((ValueError, UnknownNameError), match=message):
+    with pytest.raises(ValueError, match=message):
         grid_of(**wrong)
 
 
@@ -85,19 +65,6 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device=cuda needs a GPU, but PyTorch finds none"):
         grid_of(device="cuda")
-
-
-def test_an_implementation_that_the_device_cannot_run_is_refused():
-    with pytest.raises(ValueError, match="softmax:xformers cannot run here: the implementation xformers runs only on a CUDA GPU"):
-        grid_of(attentions=["softmax:xformers"])
-
-
-def test_a_length_that_a_mechanism_refuses_is_a_cell_but_nothing_at_all_is_an_error():
-    grid = grid_of(lengths=[32, 128])
-    refused = [(cell.label, cell.length) for cells in grid.groups() for cell in cells if grid.refusal(cell)]
-    assert refused == [(LINFORMER, 32)] * 2
-    with pytest.raises(ValueError, match=rf"none of {re.escape(LINFORMER)} can be built .* The first error: .*64"):
-        grid_of(attentions=[LINFORMER], lengths=[32])
 
 
 # The work, with processes that answer by a script
@@ -137,12 +104,12 @@ def scripted(monkeypatch):
     return Scripted
 
 
-def empty(grid: StepCost) -> Measurement:
+def empty(grid: Growth) -> Measurement:
     environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
-    return Measurement("cost", grid.identity(), grid.protocol, environment, complete=True)
+    return Measurement("growth", grid.identity(), grid.protocol, environment, complete=True)
 
 
-def measured(grid: StepCost, done: Any = None) -> tuple[Measurement, list[dict[str, Any]]]:
+def measured(grid: Growth, done: Any = None) -> tuple[Measurement, list[dict[str, Any]]]:
     """The measurement, and all that was saved on the way as it is read back."""
     saved: list[dict[str, Any]] = []
     found = empty(grid) if done is None else Measurement.from_dict(done)
@@ -158,14 +125,20 @@ def test_every_figure_is_there(scripted):
     found, _ = measured(grid_of())
     for kind in ("forward", "training"):
         softmax = at(found, "softmax", kind)
-        assert softmax.one("best_batch") == 1 and not softmax.failures
+        assert not softmax.failures
         assert [softmax.one(f"{what}_bytes") for what in ("peak", "held")] == [3 * 2**20, 2**20]
         assert softmax.one("largest_batch") == 1021
-    assert at(found, "softmax", "forward").all("search_seconds") == [1.0, 2.0, 4.0], "no gain in two doublings"
-    assert at(found, LINFORMER, "forward").one("best_batch") == 8
-    for batch in (1, 8):
-        training = at(found, LINFORMER, "training", batch)
-        assert (training.all("seconds"), training.all("backward_seconds")) == ([2.0] * 3, [1.0] * 3)
+    training = at(found, LINFORMER, "training")
+    assert (training.all("seconds"), training.all("backward_seconds")) == ([2.0] * 3, [1.0] * 3)
+    assert "backward_seconds" not in at(found, LINFORMER, "forward").values
+
+
+def test_a_step_has_as_many_sequences_as_asked_for_and_the_largest_batch_is_the_same(scripted):
+    found, _ = measured(grid_of(sequences=8, memory_gib=2**-8))
+    softmax = at(found, "softmax", "forward", batch=8)
+    assert softmax.all("seconds") == [8.0] * 3 and softmax.one("peak_bytes") == 10 * 2**20
+    assert softmax.one("largest_batch") == 1, "also where eight sequences do not fit into 4 MiB"
+    assert "8 sequences, fp32, implementation auto; the largest batch fits into 0.00390625 GiB" in Growth.report(found)
 
 
 def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
@@ -180,45 +153,21 @@ def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
     assert not any(bounded for _, _, bounded in scripted.made), "CUDA reserves far more addresses than it uses"
     protocol = grid.protocol
     assert (grid.torch_device.type, protocol.rotate_bytes, protocol.warmup) == ("cuda", 50 * 2**20, 2)
-    assert protocol.to_dict()["clock"] == "events on the stream" and StepCost.report(found).count("fits into 3 GiB.") == 1
+    assert protocol.to_dict()["clock"] == "events on the stream" and Growth.report(found).count("fits into 3 GiB.") == 1
 
 
-def test_each_mechanism_has_a_process_of_its_own_at_a_length(scripted):
+def test_each_mechanism_has_a_process_of_its_own(scripted):
     measured(grid_of(allocator="keep", lengths=[128, 256]))
-    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 2, "linformer": 2}
+    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 1, "linformer": 1}
     assert all(bounded and "MALLOC_TRIM_THRESHOLD_" in environment for _, environment, bounded in scripted.made)
 
 
 def test_the_rounds_visit_all_timings_of_all_mechanisms_in_changing_order(scripted):
-    measured(grid_of())
-    timings = [(name, kind, batch) for name, method, kind, batch, _ in scripted.asked if method == "parts"][-18:]
-    rounds = [timings[at : at + 6] for at in range(0, 18, 6)]
-    assert len({frozenset(visited) for visited in rounds}) == 1 and len(set(rounds[0])) == 6
+    measured(grid_of(order="shuffled"))
+    timings = [(name, kind) for name, method, kind, _, _ in scripted.asked if method == "parts"]
+    rounds = [timings[at : at + 4] for at in range(0, 12, 4)]
+    assert len(timings) == 12 and len({frozenset(visited) for visited in rounds}) == 1 and len(set(rounds[0])) == 4
     assert len({tuple(visited) for visited in rounds}) > 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "wrong", "tried"),
-    [
-        ({}, {}, 6),  # up to 32: no gain in two doublings
-        ({"memory_gib": 0.01}, {}, 3),  # up to 4: the memory budget
-        ({"batch_seconds": 1.5}, {}, 1),  # the next step would be too long
-        ({}, {("linformer", "parts", "forward", 4): "OOM"}, 2),
-    ],
-)
-def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wrong, tried):
-    real = Scripted.ask
-
-    def slower(self: Any, method: str, kind: str, batch: int, *rest: Any, limit: float) -> Any:
-        """Beyond a batch of 8 each sequence costs more."""
-        answer = real(self, method, kind, batch, *rest, limit=limit)
-        return tuple(1.1 * part for part in answer) if method == "parts" and batch > 8 else answer
-
-    monkeypatch.setattr(Scripted, "ask", slower)
-    scripted.wrong.update(wrong)
-    found, _ = measured(grid_of(**changes))
-    linformer = at(found, LINFORMER, "forward")
-    assert len(linformer.all("search_seconds")) == tried and "seconds" not in linformer.failures
 
 
 def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
@@ -230,10 +179,8 @@ def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
         }
     )
     found, _ = measured(grid_of())
-    assert at(found, "softmax", "forward").failures == dict.fromkeys(
-        ("peak_bytes", "largest_batch", "best_batch", "seconds"), "OOM: scripted"
-    )
-    assert at(found, "softmax", "training").failures == dict.fromkeys(("best_batch", "seconds"), "time limit: scripted")
+    assert at(found, "softmax", "forward").failures == dict.fromkeys(("peak_bytes", "largest_batch", "seconds"), "OOM: scripted")
+    assert at(found, "softmax", "training").failures == {"seconds": "time limit: scripted"}
     assert ("softmax", "parts", "forward", 1, 128) not in scripted.asked, "what cannot be held is not timed"
     linformer = at(found, LINFORMER, "training")
     assert linformer.failures == {"largest_batch": "OOM: scripted"} and linformer.one("peak_bytes") == 3 * 2**20
@@ -266,51 +213,48 @@ def test_it_goes_on_from_wherever_it_was_stopped(scripted, kept):
 # The table
 
 
-def rows(table: str, title: str) -> dict[str, dict[str, str]]:
-    """Rows of one of the tables, by attention."""
-    lines = table.partition(f"**{title}")[2].splitlines()
-    cells = [[cell.strip() for cell in re.split(r"\|", line)[1:-1]] for line in lines if line.startswith("|")]
-    count = next((at for at, row in enumerate(cells[1:], 1) if row[0] == "attention"), len(cells))
-    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:count]}
+def rows(table: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Rows of the table, by attention and direction."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    head, _, *cells = [[cell.strip() for cell in re.split(r"\|", line)[1:-1]] for line in lines]
+    return {(row[0], row[1]): dict(zip(head, row, strict=True)) for row in cells}
 
 
 def test_figures_carry_their_spread_and_a_mark():
-    protocol = TimingProtocol()
-    assert figure([1.0, 1.1, 1.0], protocol) == "1.00 ± 0.03"
-    assert figure([1.0, 2.0, 3.0], protocol) == "~2.00 ± 0.50"
-    assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
+    assert figure([1.0, 1.1, 1.0]) == "1.00 ± 0.03"
+    assert figure([1.0, 2.0, 3.0]) == "~2.00 ± 0.50"
+    assert figure([12345.6] * 3) == "12,346 ± 0"
 
 
-def test_tables_of_the_scripted_measurement(scripted):
+def test_the_table_of_the_scripted_measurement(scripted):
     scripted.wrong[("softmax", "parts", "training", 1)] = "time limit"
+    scripted.wrong[("linformer", "peak", "training", 128)] = "OOM"
     found, _ = measured(grid_of())
     at(found, LINFORMER, "forward").values["seconds"] = [1.0, 2.0, 3.0]
-    table = StepCost.report(found)
-    softmax, linformer = (rows(table, "Time and throughput")[name] for name in ("softmax", LINFORMER))
-    assert softmax["training step (ms)"] == softmax["backward (ms)"] == "time limit"
-    assert softmax["forward (ms)"] == "1,000 ± 0" and softmax["forward (tokens/s)"] == "128 ± 0"
-    assert linformer["forward (ms)"] == "~2,000 ± 500"
-    assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
-    assert linformer["forward (tokens/s)"] == "1,024 ± 0"
-    memory = rows(table, "Memory")[LINFORMER]
-    assert memory["forward, peak (MiB)"] == memory["training, peak (MiB)"] == "3.00"
-    assert memory["forward, largest batch"] == "1,021"
-    assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128)" in table
-    assert f"{grid_of().protocol.rounds} rounds. Columns and method: docs/reference/measurements.md#cost." in table
+    table = Growth.report(found)
+    made = rows(table)
+    assert made["softmax", "forward + backward"]["128 (ms)"] == "time limit"
+    assert made["softmax", "forward"]["128 (ms)"] == "1,000 ± 0" and made[LINFORMER, "forward"]["128 (ms)"] == "~2,000 ± 500"
+    assert made[LINFORMER, "forward + backward"]["128 (ms)"] == "2,000 ± 0"
+    assert {row["peak at 128 (MiB)"] for row in made.values()} == {"3"}
+    assert [row["largest batch at 128"] for row in made.values()] == ["1,021", "1,021", "1,021", "OOM"]
+    assert "- softmax: time limit: scripted (time, forward + backward at 128)" in table
+    assert "3 rounds. Columns and method: docs/reference/measurements.md#growth." in table
+    assert "largest batch" not in Growth.report(measured(grid_of(memory_gib=None))[0])
 
 
 def test_the_command_measures_and_goes_on(tmp_path, capsys):
     """With real processes: everything that is asked of a bench is there."""
-    output = tmp_path / "cost.json"
-    words = ["measure", "experiment=cost", "level=block", "attentions=[softmax:sdpa]", "lengths=[64]", "dim=8", "heads=2"]
-    words += ["rounds=2", "repeat_seconds=0", "batch_seconds=0.000001", "device=cpu", f"output={output}"]
+    output = tmp_path / "growth.json"
+    words = ["measure", "attentions=[softmax:sdpa]", "lengths=[64]", "dim=8", "heads=2", "memory_gib=16"]
+    words += ["rounds=2", "device=cpu", f"output={output}"]
     assert cli.main(words) == 0
     first = capsys.readouterr().out
     written = json.loads(output.read_text(encoding="utf-8"))
     found = Measurement.from_dict(written)
     assert written["complete"] and not any(figures.failures for figures in found.cells.values())
     training = at(found, "softmax:sdpa", "training", length=64)
-    assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds", "update_seconds"))
+    assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds"))
     assert (training.one("largest_batch") or 0) > 0 and (training.one("peak_bytes") or 0) > 0
     written["complete"] = False
     output.write_text(json.dumps(written), encoding="utf-8")
