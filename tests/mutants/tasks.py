@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -142,6 +143,14 @@ plant("PadsInTheMiddle", Sound, INPUTS, "padding before a real position", lambda
 plant("TokenTooLarge", Sound, INPUTS, "outside the vocabulary", lambda x, y: (put(x, (1, 1), 10), y))
 plant("PadsEverything", Sound, INPUTS, "padding only", lambda x, y: (put(x, 1, 0), y))
 plant("LongerThanStated", Sound, INPUTS, "up to 6 long", lambda x, y: (torch.cat([x, x[:, :1]], dim=1), y))
+plant(
+    "SaysNothingOfLongerTests",
+    RepeatsTokens,
+    INPUTS,
+    "training inputs have 6 positions, but the spec says 7",
+    lambda x, y: (x.clamp(min=1), y),
+    members={"form": Unpadded, "spec": property(lambda self: replace(RepeatsTokens.spec.fget(self), length=7))},
+)
 plant("SaysNothingOfPadding", Sound, INPUTS, "valid must be False", members={"form": Unpadded})
 plant("CutsPictures", Pictures, INPUTS, "have shape", lambda x, y: (x[..., :3], y))
 plant("HoldsNoNumbers", Pictures, INPUTS, "not finite", lambda x, y: (put(x, (3, 0, 1, 1), torch.nan), y))

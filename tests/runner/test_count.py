@@ -67,6 +67,30 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
         assert counted["training_flops_per_example"] == whole["training_flops_per_example"]
 
 
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("needle", {"length": 16, "needles": 3, "longer": 4, "train": 20, "valid": 20, "test": 60}),
+        (
+            "mqar",
+            {"length": 32, "pairs": 8, "fewest_pairs": 4, "most_pairs": 32, "train": 40, "valid": 40, "test": 40, "causal": True},
+        ),
+        ("state_words", {"length": 8, "test_length": 32, "train": 20, "valid": 20, "test": 20}),
+    ],
+)
+def test_training_is_counted_at_the_length_of_training_inputs_and_a_pass_at_the_longest(task, options):
+    built = build_task(task, **options)
+    longest, trained = built.spec.length, built.examples("train").batch([0]).inputs.shape[-1]
+    assert trained == built.spec.train_length == built.spec.in_training.length < longest
+    asked = spec("softmax", task, task_options=options, model=ModelSpec(dim=16, depth=2, heads=2, positions="none"))
+    counted = count_per_example(asked, built.spec, "eager")
+    short = count_per_example(asked, built.spec.in_training, "eager")
+    for name in ("training_flops_per_example", "activation_bytes_per_example"):
+        assert counted[name] == short[name]
+    for name in ("flops_per_example", "mechanism_flops", "state_bytes"):
+        assert counted[name] > short[name]
+
+
 def test_runs_that_differ_in_seed_or_learning_rate_are_counted_once(monkeypatch):
     known = spec("softmax", implementation="eager", model=ModelSpec(dim=24, depth=1, heads=2))
     digits = build_task("digits").spec
