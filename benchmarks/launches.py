@@ -96,7 +96,7 @@ def _count(ask: Ask, found: Figures) -> Answer:
         inputs = with_gradients(random_heads(subject, SIZES, cell.batch, cell.length, torch.float32))
         with OperatorCount() as forward:
             out = mechanism(*inputs)
-            loss = auxiliary_loss(mechanism)
+        loss = auxiliary_loss(mechanism)
         with OperatorCount() as backward:
             if isinstance(loss, torch.Tensor):
                 torch.autograd.backward([out, loss], [torch.empty_like(out), None])

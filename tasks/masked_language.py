@@ -66,7 +66,6 @@ class Options(TextOptions):
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
-    distant="repeated",
     datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
     levels={
         "cpu": Level(

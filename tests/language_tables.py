@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from axes_tables import SIGNIFICANT, asked, order_of, rank_correlation
 from committed import titled
 
-from attn_zoo.leaderboard import Table
+from attn_zoo.leaderboard import Row, Table
 from attn_zoo.leaderboard.compare import BASELINE, is_above_control, standing
-from attn_zoo.leaderboard.metrics import score
+from attn_zoo.leaderboard.metrics import estimated, score
 from attn_zoo.leaderboard.statistics import holm
 from attn_zoo.terminal import table as printed
 
@@ -23,13 +23,20 @@ def language(made: Sequence[Table], profile: Sequence[Table]) -> str:
     return "\n\n".join(_correlations(table, profile) for table in made) or "Not run."
 
 
+def _of_repeated(row: Row, text: Table) -> str:
+    """Return the score on tokens that an earlier or distant place of the input shows."""
+    found = row.parts.get("repeated")
+    return "-" if found is None else estimated(found, text)
+
+
 def _correlations(text: Table, profile: Sequence[Table]) -> str:
     causal = bool(text.task.get("causal"))
     order, found = order_of(text), list[tuple[str, int, float, float]]()
     rows = sorted((row for row in text.rows if row.test is not None), key=lambda row: (row.control, standing(row, text.sign)))
-    scored = [(row.name, score(row, text), str(len(row.seeds))) for row in rows]
+    scored = [(row.name, score(row, text), _of_repeated(row, text), str(len(row.seeds))) for row in rows]
     lower = "" if text.higher_is_better else " (lower is better)"
-    scores = printed(("mechanism", f"{text.task['metric']}{lower}", "seeds"), scored, "github", left=(0,))
+    head = ("mechanism", f"{text.task['metric']}{lower}", "of repeated tokens", "seeds")
+    scores = printed(head, scored, "github", left=(0,))
     for table in profile:
         common, _, rho, p = rank_correlation(order_of(table), order)
         if bool(table.task.get("causal")) == causal and len(common) >= FEWEST:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from attn_zoo.cli.parsing import check_output, quantity
@@ -94,18 +93,6 @@ def _solved_by(task: str) -> str:
     return task_card(task).solved_by if task in task_names() else "softmax"
 
 
-def _of_distant(record: RunRecord) -> RunRecord:
-    """Return the record with its score on the distant part of the test split as its test score. If it has no such score, return it
-    unchanged."""
-    from attn_zoo.registry import task_card, task_names
-
-    part = task_card(record.spec.task).distant if record.spec.task in task_names() else None
-    if part is None or (score := record.scores.get(f"test: {part}")) is None:
-        return record
-    card = {**record.task_card, "title": f"{record.task_card['title']} ({part})"}
-    return replace(record, scores={**record.scores, "test": score}, task_card=card)
-
-
 def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
@@ -182,7 +169,7 @@ def _picture(parsed: argparse.Namespace) -> str:
 
 
 def _text(parsed: argparse.Namespace) -> str:
-    if parsed.separation is not None and (made := tables(map(_of_distant, loaded(parsed.records)), task=parsed.task)):
+    if parsed.separation is not None and (made := tables(loaded(parsed.records), task=parsed.task)):
         return render_separations(
             [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
         )

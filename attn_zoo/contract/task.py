@@ -242,8 +242,8 @@ class TaskCard:
     best control.
     """
     distant: str | None = None
-    """Name of the subset of the test split (see ``slices``) whose labels depend on distant tokens. The ability profile uses the
-    score on this subset.
+    """Name of the subset of the test split (see ``slices``) whose labels depend on distant tokens. Tables compare mechanisms by the
+    score on this subset, and show the score on the whole split among the parts.
     """
 
     @property

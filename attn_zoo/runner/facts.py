@@ -60,4 +60,6 @@ def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None, c
     facts |= {name: getattr(spec, name, None) for name in ("length", "classes", "causal")}  # None before the task is built
     if spec is not None and spec.problem != "classification":
         facts["problem"] = spec.problem
+    if entry.distant is not None:
+        facts["distant"] = entry.distant
     return facts if criterion is None else {**facts, "criterion": criterion}

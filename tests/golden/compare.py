@@ -45,6 +45,15 @@ CHANGED: dict[str, str] = {
     "* / average*": "averages are interquartile means",
     "results/* / (table) / reason": "no verdicts, in place of no ranks",
     "results/* / (table) / seeds": "Welch's test needs no common seeds",
+    "results/profile / task=flip_flop, *": "mechanisms are compared by the part of the test that depends on distant tokens",
+    **dict.fromkeys(
+        (
+            f"results/profile / task={task}, * / {column}"
+            for task in ("needle", "mqar", "state_words")
+            for column in ("training_flops_per_example", "training_flops_counted", "equal FLOPs, *", "curve end, flops")
+        ),
+        "training is counted at the length of training inputs, not of the longest test inputs",
+    ),
     "results/* against *": "Welch's test and Holm's correction stand in place of a test of our own, and rows are compared with the "
     "best, softmax and the best control, not each with each",
     "results/* / dominated_by": "a row that is significantly better is the best one or softmax",

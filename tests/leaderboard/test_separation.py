@@ -17,6 +17,8 @@ from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.separation import groups_apart, separates
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.registry import task_card
+from attn_zoo.runner.facts import task_facts
 
 SEPARATING = {
     "softmax": (1.0, 1.0, 1.0),
@@ -56,9 +58,19 @@ def test_a_card_names_the_mechanism_that_solves_its_task(tmp_path, capsys):
 
 def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path, capsys):
     distant = {"softmax": 0.99, "linear": 0.7, "uniform": 0.25}
+    card = {"distant": task_facts(task_card("flip_flop"), None, None)["distant"]}
+    made = []
     for record in records(dict.fromkeys(distant, (0.9, 0.91, 0.9)), task="flip_flop"):
         sparse = distant[record.spec.attention] + record.spec.seed / 1000
-        Store(tmp_path).add(replace(record, scores={**record.scores, "test: sparse": sparse}))
+        scores = {**record.scores, "test: sparse": sparse, "test: dense": 0.5}
+        made.append(replace(record, scores=scores, task_card={**record.task_card, **card}))
+        Store(tmp_path).add(made[-1])
+    (found,) = tables(made)
+    assert {row.attention: round(row.test.mean, 3) for row in found.rows} == {
+        name: score + 0.002 for name, score in distant.items()
+    }
+    assert {name: round(part.mean, 2) for name, part in found.rows[0].parts.items()} == {"whole": 0.9, "dense": 0.5}
+    assert found.task["title"] == "Flip_Flop (sparse)"
     assert main(["leaderboard", "--records", str(tmp_path), "--format", "json", "--separation"]) == 0
     (verdict,) = json.loads(capsys.readouterr().out)
     assert verdict["margin"]["mean"] == pytest.approx(0.74) and verdict["separates"]
