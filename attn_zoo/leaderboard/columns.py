@@ -122,7 +122,7 @@ _DATA = {
     "training_flops_per_example": "FLOPs of a forward and backward pass over one example",
     "training_flops_counted": "false if training_flops_per_example is estimated as three forward passes",
     "mechanism_flops_4096": "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens",
-    "state_bytes": "bytes of the recurrent state of all layers at the task's length",
+    "state_bytes": "bytes of the recurrent state of the mechanisms in all layers, without short convolutions, at the task's length",
     "train_seconds_range": "shortest and longest training time over seeds",
     "implementation": "implementation that ran",
     "tuning": "search that found the settings",
