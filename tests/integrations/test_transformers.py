@@ -135,6 +135,15 @@ def test_cross_attention_where_it_is_claimed(make):
     assert zoo_layers(untouched) == [] and untouched.config._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize("name", tiny.APART)
+def test_softmax_in_modules_that_get_queries_keys_and_values_apart(name):
+    model, batch = tiny.APART[name]()
+    expected = model(**batch)[0]
+    for attention, layers, same in (("softmax", None, True), ("softmax", [0], True), ("uniform", [0], False)):
+        found = replace_attention(copy.deepcopy(model), attention, length=24, layers=layers)(**batch)[0]
+        assert torch.allclose(found, expected, rtol=0, atol=1e-10) == same
+
+
 def test_only_the_layers_that_are_named_change():
     model, batch = tiny.build("bert", attn_implementation="eager").double(), tiny.inputs("bert", "right")
     whole = model(**batch, output_hidden_states=True).hidden_states

@@ -77,6 +77,21 @@ def test_soft_capping_is_refused():
         model.layers[0].self_attn(states, position_embeddings=positions, attention_mask=None)
 
 
+@pytest.mark.parametrize("name", tiny.APART)
+@pytest.mark.parametrize(
+    ("attention", "width", "words"),
+    [
+        ("softmax", 4, "because a short convolution reads them.*use short_convolution=0"),
+        ("longformer", 0, "because longformer has further projections of them.*choose another mechanism"),
+    ],
+)
+def test_tokens_that_are_not_in_one_tensor_are_refused(name, attention, width, words):
+    model, batch = tiny.APART[name]()
+    replace_attention(model, attention, length=24, short_convolution=width, layers=[0])
+    with pytest.raises(UnsupportedError, match=rf"must get its tokens in one tensor.*{words}"):
+        model(**batch)
+
+
 def test_a_position_bias_is_refused():
     with pytest.raises(UnsupportedError, match=r"does not support the argument position_bias|attention interface"):
         replace_attention(transformers.T5EncoderModel(transformers.T5Config(**T5)), "softmax", length=24)(IDS)

@@ -146,7 +146,8 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         The module's arguments with convolved tokens, or None if they do not change.
 
     Raises:
-        UnsupportedError: the mechanism needs all tokens in one call, or the cache has a fixed size.
+        UnsupportedError: the mechanism needs all tokens in one call, the cache has a fixed size, or a convolution or a stream needs
+            the tokens of a module that does not get them in one tensor.
     """
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
@@ -156,7 +157,9 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     cache = next((given for given in caches if given is not None), None)
     mask, convolution = _mask_of(args, kwargs), attached.convolution
     layer = None if cache is None else _open_cache(attached, module, cache, mask)
-    tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+    tokens: Any = kwargs.get("hidden_states", args[0] if args else None)
+    if convolution is not None or attached.streams:
+        _check_tokens(attached, args, kwargs)
     if convolution is not None and layer is not None:
         tokens, layer.tail = convolution.step(tokens, tokens[:, :0] if layer.tail is None else layer.tail)
     elif convolution is not None:
@@ -168,6 +171,26 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if convolution is None:
         return None
     return (args, {**kwargs, "hidden_states": tokens}) if "hidden_states" in kwargs else ((tokens, *args[1:]), kwargs)
+
+
+def _check_tokens(attached: Attached, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error if an attention module does not get its tokens in one tensor, positionally or as ``hidden_states``.
+
+    Raises:
+        UnsupportedError: there is no such tensor, or queries, keys and values are projected from several tensors.
+    """
+    named = {f"argument {at}": given for at, given in enumerate(args, 1)} | {"hidden_states": kwargs.get("hidden_states")}
+    if sum(isinstance(given, Tensor) and given.is_floating_point() and given.dim() == 3 for given in named.values()) == 1:
+        return
+    shapes = {name: tuple(given.shape) for name, given in (named | kwargs).items() if isinstance(given, Tensor)}
+    reason, advice = f"{attached.mechanism.card.name} has further projections of them", "choose another mechanism"
+    if attached.convolution is not None:
+        reason, advice = "a short convolution reads them", "use short_convolution=0"
+    raise UnsupportedError(
+        f"{attached.name} must get its tokens in one tensor of shape (batch, length, dim), as its argument hidden_states or "
+        f"without a name, because {reason}; got {', '.join(f'{name} of shape {shape}' for name, shape in shapes.items())}. List "
+        f"only other modules in layers=, or {advice}"
+    )
 
 
 def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:
