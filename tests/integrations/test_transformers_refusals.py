@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +61,14 @@ def test_a_call_is_refused(asked):
         keywords = tiny.with_cache(transformers.StaticCache(config=model.config, max_cache_len=16))
     with pytest.raises(UnsupportedError, match=words):
         model(IDS, **keywords)
+
+
+def test_a_model_can_be_copied_and_pickled_after_a_refused_call():
+    model = replace_attention(tiny.build("bert"), "longformer")
+    with pytest.raises(UnsupportedError, match="attention_mask must have shape"):
+        model(IDS, attention_mask=torch.ones(3, 1, 10, 10))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(IDS)[0], model(IDS)[0])
 
 
 def test_pieces_of_a_cached_sequence_are_refused():

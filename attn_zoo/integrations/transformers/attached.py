@@ -57,6 +57,12 @@ class Attached(nn.Module):
         self.carried: StateLayer | None = None
         """Cache layer with the state, during a call."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or pickle. It holds neither tokens nor a cache, because they belong to one call, and a
+        call that raised an error leaves them behind.
+        """
+        return {**self.__dict__, "tokens": None, "carried": None}
+
     def forward(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
