@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 import torch
 from accelerate import Accelerator
 from run_helpers import Quiet
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from attn_zoo import Geometry, build_attention
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
 from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.contract import Examples, Split, allowed_pairs, auxiliary_loss, softmax_over_valid
 from attn_zoo.encoder import build_paired_model
@@ -61,6 +63,35 @@ def test_a_module_can_be_copied_after_a_training_call():
     for twin in (copy.deepcopy(mechanism), pickle.loads(pickle.dumps(mechanism))):
         assert auxiliary_loss(twin) == 0
     assert auxiliary_loss(mechanism) > 0
+
+
+@pytest.mark.parametrize("name", ["indexer", "sparse_compression"])
+def test_a_call_that_checkpointing_repeats_leaves_no_second_loss(name):
+    layer = MultiHeadAttention(16, HEADS, name, length=N, kept=4).train()
+    found: list[dict[str, Tensor | None]] = []
+    tokens = torch.randn(2, N, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    for call in (layer, partial(checkpoint, layer, use_reentrant=False)):
+        layer.zero_grad()
+        (call(tokens).square().sum() + auxiliary_loss(layer)).backward()
+        assert auxiliary_loss(layer) == 0
+        assert layer.get_parameter("mechanism.index_query").grad is not None
+        found.append({key: parameter.grad for key, parameter in layer.named_parameters()})
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("name", ["indexer", "sparse_compression"])
+def test_a_loss_that_trains_nothing_is_refused(name):
+    layer, tokens = MultiHeadAttention(16, HEADS, name, length=N, kept=4).train(), torch.randn(2, N, 16, requires_grad=True)
+    checkpoint(layer, tokens, use_reentrant=True)
+    with pytest.raises(UnsupportedError, match=r"must record gradients.*recorded none.*use_reentrant=False"):
+        auxiliary_loss(layer)
+    assert auxiliary_loss(layer) == 0
+    with torch.no_grad():
+        layer(tokens)
+        assert auxiliary_loss(layer) > 0
+        layer(tokens)
+    layer.mechanism.requires_grad_(False)
+    assert auxiliary_loss(layer) > 0
 
 
 def test_padded_queries_and_keys_have_no_part_in_the_loss():
