@@ -104,6 +104,22 @@ def test_padded_queries_and_keys_have_no_part_in_the_loss():
     torch.testing.assert_close(padded, auxiliary_loss(mechanism))
 
 
+@pytest.mark.parametrize("tokens", [N, N - 4])
+def test_all_queries_of_another_sequence_have_a_part_in_the_loss(tokens):
+    layer = MultiHeadAttention(16, HEADS, "indexer", length=N, context_length=N, kept=4).double().train()
+    queries, context = torch.randn(2, 2, N, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    queries, valid = queries[:, :tokens], torch.ones(2, N, dtype=torch.bool)
+    valid[0, 9:], valid[1, 17:] = False, False
+
+    @torch.no_grad()
+    def loss(of: Tensor) -> float:
+        layer(of, context, key_valid=valid)
+        return float(auxiliary_loss(layer))
+
+    each = [loss(queries[:, at : at + 1]) for at in range(tokens)]
+    assert loss(queries) == pytest.approx(sum(each) / tokens)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_loss_draws_the_choice_to_the_heaviest_keys(causal):
     mechanism, inputs = built(causal).train(), draw()

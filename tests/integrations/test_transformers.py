@@ -125,6 +125,7 @@ def bart() -> tuple[Any, dict[str, torch.Tensor]]:
 def test_cross_attention_where_it_is_claimed(make):
     model, batch = make()
     ours = replace_attention(copy.deepcopy(model), "softmax")
+    assert [layer.crosses for layer in zoo_layers(ours)] == ([False, False, True] if make is bart else 2 * [False, True])
     out, expected = ours(**batch)[0], model(**batch)[0]
     real = torch.ones(out.shape[:2], dtype=torch.bool) if make is bart else tiny.real_of(batch, out)
     torch.testing.assert_close(out[real], expected[real], rtol=0, atol=1e-10)

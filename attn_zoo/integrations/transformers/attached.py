@@ -42,7 +42,8 @@ class Attached(nn.Module):
         """Mechanism for one new token over cached keys; None if it does not support this, or if a convolution needs past tokens."""
         self.recurrent = self.newest is None and mechanism.geometry.causal and mechanism.card.can.stepwise
         """True if the cache holds a recurrent state in place of keys and values."""
-        self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
+        self.name, self.rate = site.name, site.dropout
+        self.crosses = mechanism.crosses = site.crosses
         self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
         self.scaling = scaling_of(site.module, site.head_dim)
         self.streams = mechanism.card.streams(mechanism.geometry, mechanism.options)
