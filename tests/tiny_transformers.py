@@ -49,6 +49,34 @@ SELDOM: dict[str, Callable[..., Any]] = {
 """Decoders for single tests: their layers name the cache otherwise."""
 
 
+def sam() -> tuple[Any, dict[str, Tensor]]:
+    """Two points per image, which attend to each other and to the image."""
+    torch.manual_seed(0)
+    image = {"hidden_size": 8, "image_size": 16, "patch_size": 4}
+    config = transformers.SamConfig(
+        vision_config={**image, "output_channels": 8, "mlp_dim": 8, "num_pos_feats": 4, "window_size": 0}
+        | {"num_hidden_layers": 1, "num_attention_heads": 2, "global_attn_indexes": [0]},
+        prompt_encoder_config={**image, "image_embedding_size": 4, "mask_input_channels": 4},
+        mask_decoder_config={"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 8}
+        | {"iou_head_hidden_dim": 8},
+        initializer_range=0.4,
+    )
+    pixels, points = torch.randn(2, 3, 16, 16, dtype=torch.float64), 16 * torch.rand(2, 1, 2, 2, dtype=torch.float64)
+    return transformers.SamModel(config).eval().double(), {"pixel_values": pixels, "input_points": points}
+
+
+def mobilebert() -> tuple[Any, dict[str, Tensor]]:
+    """Values come from wider tokens than queries and keys."""
+    torch.manual_seed(0)
+    narrow = {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 1}
+    config = transformers.MobileBertConfig(**{**_TEXT, **_STILL, **narrow, "num_hidden_layers": 1})
+    return transformers.MobileBertModel(config).eval().double(), inputs("bert", "right")
+
+
+APART: dict[str, Callable[[], tuple[Any, dict[str, Tensor]]]] = {"sam": sam, "mobilebert": mobilebert}
+"""Models in float64, and inputs for them. Their attention modules get queries, keys and values from several tensors."""
+
+
 def build(name: str, **options: Any) -> Any:
     """Model in evaluation mode, with the same weights each time."""
     torch.manual_seed(0)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attn_zoo.conformance.harness import NotApplicable, seed_generators
+from attn_zoo.conformance.harness import NotApplicable, require, seed_generators
 from attn_zoo.conformance.requests import Request, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
+from attn_zoo.contract.auxiliary import has_auxiliary_loss
 
 Call = Callable[[Request, Attention], Tensor]
 
@@ -40,16 +41,25 @@ def checkpointing_changes_nothing(subject: Subject) -> None:
 
     With checkpointing, the backward pass calls the module a second time. The second call must compute the same as the first, and
     must not change buffers or other stored numbers again. This also holds if several calls come before one backward pass.
+
+    If the mechanism has an auxiliary loss, all this also holds for a loss to which it is added, and the backward pass must leave no
+    further auxiliary loss. With reentrant checkpointing, ``auxiliary_loss`` may raise an error that asks for use_reentrant=False.
     """
     for geometry in subject.plain_and_causal():
         for options in _with_and_without_dropout(subject, geometry):
             module = subject.build(geometry, options=options)
-            want = _training(subject, module, _plainly)
-            for reentrant in (False, True):
-                got = _training(subject, module, _checkpointed(reentrant))
-                for name, tensor in got.items():
-                    where = f"{name} with checkpointing, use_reentrant={reentrant}, causal={geometry.causal}"
-                    subject.equal(tensor.to(subject.dtype), want[name].to(subject.dtype), where, subject.exactness)
+            for auxiliary in (False, True) if has_auxiliary_loss(module) else (False,):
+                want = _training(subject, module, _plainly, auxiliary)
+                for reentrant in (False, True):
+                    where = f"with checkpointing, use_reentrant={reentrant}, causal={geometry.causal}, auxiliary={auxiliary}"
+                    try:
+                        got = _training(subject, module, _checkpointed(reentrant), auxiliary)
+                    except UnsupportedError as error:
+                        require(auxiliary and reentrant and "use_reentrant=False" in str(error), f"{where}: {error}")
+                        continue
+                    for name, tensor in got.items():
+                        wanted = want[name].to(subject.dtype)
+                        subject.equal(tensor.to(subject.dtype), wanted, f"{name} {where}", subject.exactness)
 
 
 def _with_and_without_dropout(subject: Subject, geometry: Geometry) -> Iterator[object]:
@@ -63,15 +73,25 @@ def _with_and_without_dropout(subject: Subject, geometry: Geometry) -> Iterator[
         yield options
 
 
-def _training(subject: Subject, module: Attention, call: Call) -> dict[str, Tensor]:
+def _training(subject: Subject, module: Attention, call: Call, auxiliary: bool) -> dict[str, Tensor]:
     """Return gradients, buffers and a later output of a copy of the module after training steps. Each step has two calls with
-    gradients. Every second step also has one call without gradients."""
+    gradients. Every second step also has one call without gradients.
+
+    Args:
+        auxiliary: if True, the auxiliary loss is added to the loss. The auxiliary loss that remains after the backward passes is
+            returned, too.
+    """
     module = copy.deepcopy(module).train()
+    left = torch.zeros((), device=subject.device)
     first, second = (_draw(subject, module, seed=seed) for seed in (1, 2))
     seed_generators(5)
     for step in range(1 if subject.interpreted else 4):
         outs = [without_padded_queries(request, call(request, module)) for request in (first, second)]
-        (weighed(outs[0]) + weighed(outs[1]).sin()).backward()
+        loss = weighed(outs[0]) + weighed(outs[1]).sin()
+        (loss + auxiliary_loss(module) if auxiliary else loss).backward()
+        if auxiliary:
+            with torch.no_grad():
+                left = left + auxiliary_loss(module)
         if step % 2 == 0:  # with two calls in the other steps, every period of a counter meets a call with gradients
             with torch.no_grad():
                 second(module)
@@ -79,7 +99,8 @@ def _training(subject: Subject, module: Attention, call: Call) -> dict[str, Tens
     grads = {f"gradient of {name}": torch.zeros_like(of) if of.grad is None else of.grad for name, of in named.items()}
     with torch.no_grad():
         later = without_padded_queries(first, first(module.eval()))
-    return {**grads, **{f"buffer {name}": buffer for name, buffer in module.named_buffers()}, "later output": later}
+    buffers = {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    return {**grads, **buffers, "later output": later, "auxiliary loss after the backward pass": left}
 
 
 def _draw(subject: Subject, module: Attention, seed: int) -> Request:

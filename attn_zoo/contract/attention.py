@@ -66,6 +66,10 @@ class Attention(nn.Module, Generic[OptionsT]):
     its warning, which begins with ``option=value``.
     """
     options: OptionsT
+    crosses: bool = False
+    """True in cross-attention, where keys come from other tokens than queries; the surrounding layer sets it. If it is False and
+    there are as many queries as keys, ``key_valid`` is also the mask of real queries.
+    """
     written: tuple[str, ...] = ()
     """Names of the buffers that training calls write. All state that a call leaves for later calls must be in such buffers.
     Checkpoints of a run then hold this state, and gradient checkpointing does not write it twice (see ``contract.written``).

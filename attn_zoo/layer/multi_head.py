@@ -156,7 +156,7 @@ class MultiHeadAttention(Projections):
             )
         source = dim if context_dim is None else context_dim
         super().__init__(mechanism, dim, source, fused=fused, bias=bias, output_gate=output_gate)
-        self.crosses = crosses
+        self.crosses = mechanism.crosses = crosses
         self.start_streams()
         self.short_convolution = self._make_short_convolution(short_convolution)
         self.output_dropout = nn.Dropout(output_dropout)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 import torch
 from accelerate import Accelerator
 from run_helpers import Quiet
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from attn_zoo import Geometry, build_attention
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
 from attn_zoo.attention.content.indexer import Indexer
 from attn_zoo.contract import Examples, Split, allowed_pairs, auxiliary_loss, softmax_over_valid
 from attn_zoo.encoder import build_paired_model
@@ -63,6 +65,35 @@ def test_a_module_can_be_copied_after_a_training_call():
     assert auxiliary_loss(mechanism) > 0
 
 
+@pytest.mark.parametrize("name", ["indexer", "sparse_compression"])
+def test_a_call_that_checkpointing_repeats_leaves_no_second_loss(name):
+    layer = MultiHeadAttention(16, HEADS, name, length=N, kept=4).train()
+    found: list[dict[str, Tensor | None]] = []
+    tokens = torch.randn(2, N, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    for call in (layer, partial(checkpoint, layer, use_reentrant=False)):
+        layer.zero_grad()
+        (call(tokens).square().sum() + auxiliary_loss(layer)).backward()
+        assert auxiliary_loss(layer) == 0
+        assert layer.get_parameter("mechanism.index_query").grad is not None
+        found.append({key: parameter.grad for key, parameter in layer.named_parameters()})
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("name", ["indexer", "sparse_compression"])
+def test_a_loss_that_trains_nothing_is_refused(name):
+    layer, tokens = MultiHeadAttention(16, HEADS, name, length=N, kept=4).train(), torch.randn(2, N, 16, requires_grad=True)
+    checkpoint(layer, tokens, use_reentrant=True)
+    with pytest.raises(UnsupportedError, match=r"must record gradients.*recorded none.*use_reentrant=False"):
+        auxiliary_loss(layer)
+    assert auxiliary_loss(layer) == 0
+    with torch.no_grad():
+        layer(tokens)
+        assert auxiliary_loss(layer) > 0
+        layer(tokens)
+    layer.mechanism.requires_grad_(False)
+    assert auxiliary_loss(layer) > 0
+
+
 def test_padded_queries_and_keys_have_no_part_in_the_loss():
     mechanism, inputs = built(causal=False).train(), draw()
     valid = torch.ones(4, N, dtype=torch.bool)
@@ -71,6 +102,22 @@ def test_padded_queries_and_keys_have_no_part_in_the_loss():
     padded = auxiliary_loss(mechanism)
     mechanism(*(x[:, :, :-5] for x in inputs))
     torch.testing.assert_close(padded, auxiliary_loss(mechanism))
+
+
+@pytest.mark.parametrize("tokens", [N, N - 4])
+def test_all_queries_of_another_sequence_have_a_part_in_the_loss(tokens):
+    layer = MultiHeadAttention(16, HEADS, "indexer", length=N, context_length=N, kept=4).double().train()
+    queries, context = torch.randn(2, 2, N, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    queries, valid = queries[:, :tokens], torch.ones(2, N, dtype=torch.bool)
+    valid[0, 9:], valid[1, 17:] = False, False
+
+    @torch.no_grad()
+    def loss(of: Tensor) -> float:
+        layer(of, context, key_valid=valid)
+        return float(auxiliary_loss(layer))
+
+    each = [loss(queries[:, at : at + 1]) for at in range(tokens)]
+    assert loss(queries) == pytest.approx(sum(each) / tokens)
 
 
 @pytest.mark.parametrize("causal", [False, True])

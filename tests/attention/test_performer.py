@@ -147,6 +147,28 @@ def test_redraws_in_training_only_and_on_request():
     assert not torch.equal(built.directions, second)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_features_of_16_bits_are_those_of_float32_rounded(default, orthogonal):
+    def drawn() -> list[Tensor]:
+        torch.manual_seed(0)
+        built = build_attention("performer", Geometry(2, 8, 33, 33), features=24, orthogonal=orthogonal, redraw=1).train()
+        assert isinstance(built, Performer)
+        first = built.directions
+        built(*(x.to(first.dtype) for x in draw()))  # draws again
+        return [first, built.directions]
+
+    single, before = drawn(), torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        half = drawn()
+    finally:
+        torch.set_default_dtype(before)
+    assert not torch.equal(*half)
+    for found, want in zip(half, single, strict=True):
+        torch.testing.assert_close(found, want.to(default), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_redraw_between_two_calls_leaves_the_gradients_of_both(causal):
     built, (query, key, value) = build(causal=causal, redraw=1).train(), draw()

@@ -125,6 +125,7 @@ def bart() -> tuple[Any, dict[str, torch.Tensor]]:
 def test_cross_attention_where_it_is_claimed(make):
     model, batch = make()
     ours = replace_attention(copy.deepcopy(model), "softmax")
+    assert [layer.crosses for layer in zoo_layers(ours)] == ([False, False, True] if make is bart else 2 * [False, True])
     out, expected = ours(**batch)[0], model(**batch)[0]
     real = torch.ones(out.shape[:2], dtype=torch.bool) if make is bart else tiny.real_of(batch, out)
     torch.testing.assert_close(out[real], expected[real], rtol=0, atol=1e-10)
@@ -133,6 +134,15 @@ def test_cross_attention_where_it_is_claimed(make):
     with pytest.raises(UnsupportedError, match=r"is cross-attention.*layers="):
         replace_attention(untouched, "longformer")
     assert zoo_layers(untouched) == [] and untouched.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", tiny.APART)
+def test_softmax_in_modules_that_get_queries_keys_and_values_apart(name):
+    model, batch = tiny.APART[name]()
+    expected = model(**batch)[0]
+    for attention, layers, same in (("softmax", None, True), ("softmax", [0], True), ("uniform", [0], False)):
+        found = replace_attention(copy.deepcopy(model), attention, length=24, layers=layers)(**batch)[0]
+        assert torch.allclose(found, expected, rtol=0, atol=1e-10) == same
 
 
 def test_only_the_layers_that_are_named_change():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +63,14 @@ def test_a_call_is_refused(asked):
         model(IDS, **keywords)
 
 
+def test_a_model_can_be_copied_and_pickled_after_a_refused_call():
+    model = replace_attention(tiny.build("bert"), "longformer")
+    with pytest.raises(UnsupportedError, match="attention_mask must have shape"):
+        model(IDS, attention_mask=torch.ones(3, 1, 10, 10))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(IDS)[0], model(IDS)[0])
+
+
 def test_pieces_of_a_cached_sequence_are_refused():
     model = replace_attention(tiny.build("llama"), "softmax")
     cache = tiny.cache_of(model(IDS[:, :6], use_cache=True))
@@ -75,6 +85,21 @@ def test_soft_capping_is_refused():
     positions = model.rotary_emb(states, torch.arange(10)[None])
     with pytest.raises(UnsupportedError, match="softmax does not support the argument softcap"):
         model.layers[0].self_attn(states, position_embeddings=positions, attention_mask=None)
+
+
+@pytest.mark.parametrize("name", tiny.APART)
+@pytest.mark.parametrize(
+    ("attention", "width", "words"),
+    [
+        ("softmax", 4, "because a short convolution reads them.*use short_convolution=0"),
+        ("longformer", 0, "because longformer has further projections of them.*choose another mechanism"),
+    ],
+)
+def test_tokens_that_are_not_in_one_tensor_are_refused(name, attention, width, words):
+    model, batch = tiny.APART[name]()
+    replace_attention(model, attention, length=24, short_convolution=width, layers=[0])
+    with pytest.raises(UnsupportedError, match=rf"must get its tokens in one tensor.*{words}"):
+        model(**batch)
 
 
 def test_a_position_bias_is_refused():

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import Geometry
+from attn_zoo.attention.content.indexer import Indexer, Options
+from attn_zoo.contract import AuxiliaryLoss, Geometry
 from mutants.entering import breaks
 from mutants.originals import PlainSoftmax, Redrawn, RedrawnOptions
 
@@ -51,6 +52,36 @@ class DropsByItsOwnGenerator(PlainSoftmax):
         if self.dropout_rate:
             value = value * (torch.rand(value.shape, generator=self.generator) >= self.dropout_rate).to(value)
         return super().attend(query, key, value, key_valid)
+
+
+class Unguarded(AuxiliaryLoss):
+    """Holds the auxiliary loss of every call, also of those that gradient checkpointing repeats."""
+
+    term = None
+
+
+@breaks(CHECKPOINTING, "indexer", "auxiliary loss after the backward pass with checkpointing, use_reentrant=False")
+class LeavesASecondAuxiliaryLoss(Indexer):
+    """Stores the auxiliary loss of a repeated call, which the next training step would add."""
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.auxiliary = Unguarded()
+
+
+class Forgetful(AuxiliaryLoss):
+    """Does not hold whether the call recorded gradients."""
+
+    recorded = property(lambda _: True, lambda *_: None)
+
+
+@breaks(CHECKPOINTING, "indexer", "gradient of index_query with checkpointing, use_reentrant=True")
+class TrainsNothingIfReentrant(Indexer):
+    """Has an auxiliary loss without gradients if the first call is made under reentrant checkpointing."""
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.auxiliary = Forgetful()
 
 
 @breaks(GOES_ON, "redrawn", "after loading the state dict")

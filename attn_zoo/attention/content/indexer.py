@@ -106,7 +106,8 @@ class Indexer(Attention[Options]):
         index, chosen = self.choose(query, key, allowed)
         scores = query @ (key * query.shape[-1] ** -0.5).mT
         if self.training:
-            self.auxiliary.term = index_loss(index, scores, allowed, key_valid)
+            own = not self.crosses and query.shape[2] == key.shape[2]
+            self.auxiliary.term = index_loss(index, scores, allowed, key_valid if own else None)
         weights = softmax_over_valid(scores, chosen[:, None])
         return F.dropout(weights, self.options.dropout, self.training) @ value
 
@@ -162,7 +163,7 @@ def index_loss(
     index: Float[Tensor, "batch queries keys"],
     scores: Float[Tensor, "batch heads queries keys"],
     allowed: Bool[Tensor, "#batch 1 queries keys"] | None,
-    key_valid: KeyValid,
+    query_valid: Bool[Tensor, "batch queries"] | None,
 ) -> Float[Tensor, ""]:
     """Return the loss of the indexer: the Kullback-Leibler divergence KL(p ‖ q), averaged over the real queries. p are the mean
     attention weights of the heads, and q is the softmax of ``index``.
@@ -171,10 +172,10 @@ def index_loss(
         index: index scores.
         scores: scores of the attention heads; no gradient reaches them.
         allowed: True if a query may see a key; None allows all pairs.
-        key_valid: True for a real token.
+        query_valid: True for a real query; None if all are real.
     """
     wanted = softmax_over_valid(scores.detach().to(index.dtype), allowed).mean(dim=1)
     gap = F.kl_div(index.log_softmax(dim=-1), wanted, reduction="none").sum(dim=-1)
-    if key_valid is None or key_valid.shape[1] != gap.shape[1]:
+    if query_valid is None:
         return gap.mean()
-    return (gap * key_valid).sum() / key_valid.sum().clamp(min=1)
+    return (gap * query_valid).sum() / query_valid.sum().clamp(min=1)

@@ -26,12 +26,17 @@ def feature_count(geometry: Geometry) -> int:
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
     """Return random directions: Gaussian vectors from torch's global generator. If ``orthogonal`` is true, the vectors of each
     block of head_dim are made orthogonal to each other, and keep their lengths.
+
+    The vectors have the default dtype of torch. They are drawn in float32 or more, because torch has no QR decomposition in 16
+    bits.
     """
-    gaussian = torch.randn(features, head_dim)
+    default = torch.get_default_dtype()
+    dtype = torch.promote_types(default, torch.float32)
+    gaussian = torch.randn(features, head_dim, dtype=dtype)
     if not orthogonal:
-        return gaussian
-    blocks = [_rotation(head_dim) for _ in range(math.ceil(features / head_dim))]
-    return torch.cat(blocks)[:features] * gaussian.norm(dim=-1, keepdim=True)
+        return gaussian.to(default)
+    blocks = [_rotation(head_dim, dtype) for _ in range(math.ceil(features / head_dim))]
+    return (torch.cat(blocks)[:features] * gaussian.norm(dim=-1, keepdim=True)).to(default)
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
@@ -43,9 +48,9 @@ def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, i
     return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
 
 
-def _rotation(d: int) -> Float[Tensor, "d d"]:
+def _rotation(d: int, dtype: torch.dtype) -> Float[Tensor, "d d"]:
     """Return a uniformly distributed orthogonal matrix. Without the signs, QR is not uniform and would bias the features (Mezzadri
     2007).
     """
-    q, r = torch.linalg.qr(torch.randn(d, d))
+    q, r = torch.linalg.qr(torch.randn(d, d, dtype=dtype))
     return (q * r.diagonal().sign()).T

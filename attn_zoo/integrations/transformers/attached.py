@@ -42,7 +42,8 @@ class Attached(nn.Module):
         """Mechanism for one new token over cached keys; None if it does not support this, or if a convolution needs past tokens."""
         self.recurrent = self.newest is None and mechanism.geometry.causal and mechanism.card.can.stepwise
         """True if the cache holds a recurrent state in place of keys and values."""
-        self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
+        self.name, self.rate = site.name, site.dropout
+        self.crosses = mechanism.crosses = site.crosses
         self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
         self.scaling = scaling_of(site.module, site.head_dim)
         self.streams = mechanism.card.streams(mechanism.geometry, mechanism.options)
@@ -56,6 +57,12 @@ class Attached(nn.Module):
         """Tokens of the queries and of the keys, from ``hand_tokens`` to the streams of the same call."""
         self.carried: StateLayer | None = None
         """Cache layer with the state, during a call."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy or pickle. It holds neither tokens nor a cache, because they belong to one call, and a
+        call that raised an error leaves them behind.
+        """
+        return {**self.__dict__, "tokens": None, "carried": None}
 
     def forward(
         self,
@@ -146,7 +153,8 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         The module's arguments with convolved tokens, or None if they do not change.
 
     Raises:
-        UnsupportedError: the mechanism needs all tokens in one call, or the cache has a fixed size.
+        UnsupportedError: the mechanism needs all tokens in one call, the cache has a fixed size, or a convolution or a stream needs
+            the tokens of a module that does not get them in one tensor.
     """
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
@@ -156,7 +164,9 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     cache = next((given for given in caches if given is not None), None)
     mask, convolution = _mask_of(args, kwargs), attached.convolution
     layer = None if cache is None else _open_cache(attached, module, cache, mask)
-    tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+    tokens: Any = kwargs.get("hidden_states", args[0] if args else None)
+    if convolution is not None or attached.streams:
+        _check_tokens(attached, args, kwargs)
     if convolution is not None and layer is not None:
         tokens, layer.tail = convolution.step(tokens, tokens[:, :0] if layer.tail is None else layer.tail)
     elif convolution is not None:
@@ -168,6 +178,26 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if convolution is None:
         return None
     return (args, {**kwargs, "hidden_states": tokens}) if "hidden_states" in kwargs else ((tokens, *args[1:]), kwargs)
+
+
+def _check_tokens(attached: Attached, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise an error if an attention module does not get its tokens in one tensor, positionally or as ``hidden_states``.
+
+    Raises:
+        UnsupportedError: there is no such tensor, or queries, keys and values are projected from several tensors.
+    """
+    named = {f"argument {at}": given for at, given in enumerate(args, 1)} | {"hidden_states": kwargs.get("hidden_states")}
+    if sum(isinstance(given, Tensor) and given.is_floating_point() and given.dim() == 3 for given in named.values()) == 1:
+        return
+    shapes = {name: tuple(given.shape) for name, given in (named | kwargs).items() if isinstance(given, Tensor)}
+    reason, advice = f"{attached.mechanism.card.name} has further projections of them", "choose another mechanism"
+    if attached.convolution is not None:
+        reason, advice = "a short convolution reads them", "use short_convolution=0"
+    raise UnsupportedError(
+        f"{attached.name} must get its tokens in one tensor of shape (batch, length, dim), as its argument hidden_states or "
+        f"without a name, because {reason}; got {', '.join(f'{name} of shape {shape}' for name, shape in shapes.items())}. List "
+        f"only other modules in layers=, or {advice}"
+    )
 
 
 def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:

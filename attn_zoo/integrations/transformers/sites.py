@@ -72,7 +72,9 @@ def _site(name: str, module: Any) -> Site:
             "attributes num_attention_heads, num_heads and n_heads, which give the number of heads. List only other modules in "
             "layers="
         )
-    head_dim = _first(module, "head_dim", "attention_head_size") or config.hidden_size // heads
+    # Some attention modules of SAM are narrower than its tokens, and state only the width of all their heads.
+    width = getattr(module, "internal_dim", None) or config.hidden_size
+    head_dim = _first(module, "head_dim", "attention_head_size") or width // heads
     crosses = bool(getattr(module, "is_cross_attention", False)) or any(
         word in f"{name.rpartition('.')[2]} {type(module).__name__}".lower() for word in ("cross", "encoder_attn")
     )
