@@ -21,7 +21,7 @@ from attn_zoo.contract import (
     hide_rows_without_keys,
 )
 from attn_zoo.layer.order import Order, choose_order
-from attn_zoo.layer.projections import OUTPUT_GATES, Projections
+from attn_zoo.layer.projections import OUTPUT_GATES, Projections, is_plain
 from attn_zoo.layer.states import LayerState, Remembered, check_layer_state
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import attentions, build_attention
@@ -57,7 +57,8 @@ class MultiHeadAttention(Projections):
         output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
             mechanism, ``dropout``.
         order: whether tokens are projected first or compressed along the length first; see ``Order``. ``compress_first`` raises an
-            error if the mechanism does not support it.
+            error if the mechanism does not support it. A call of the layer raises one, too, if a projection to keys or values is an
+            adapter, is quantised or parametrised, or has hooks.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention only), in
             positions. 0 means none; 4 is usual. It is initialised as the identity; see ``ShortConvolution``.
         output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
@@ -177,6 +178,9 @@ class MultiHeadAttention(Projections):
     def start_streams(self) -> None:
         """Set each stream (extra projection of the mechanism) to a copy of the projection that the stream's ``starts_as`` names.
         Call this after loading weights that lack the streams.
+
+        Raises:
+            UnsupportedError: the projection to be copied is an adapter, is quantised or parametrised, or has hooks.
         """
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
@@ -250,7 +254,7 @@ class MultiHeadAttention(Projections):
         source = self._latent_of(self._read(context, key_valid))
         if self._compresses(length):
             self.mechanism.check_device(source)
-            return Remembered(*self._compressed_key_and_value(source, key_valid), {}, key_valid, length)
+            return Remembered(*self._compressed_key_and_value(source, key_valid), {}, key_valid, length, compressed=True)
         if self.latent is not None:
             return Remembered(None, None, {}, key_valid, length, source)
         return Remembered(*self._kept(source), key_valid, length)
@@ -282,7 +286,8 @@ class MultiHeadAttention(Projections):
         check_whole("batch", batch, 0)
         if dtype is not None:
             check_dtype(dtype)
-        weight = self.out.weight
+        held = (*self.out.parameters(), *self.parameters(), *self.buffers())  # a quantised layer may hold no floating-point numbers
+        weight = next((tensor for tensor in held if tensor.is_floating_point()), torch.empty(0, device="cpu"))
         dtype, device = dtype or weight.dtype, device or weight.device
         projected = autocast_dtype(torch.empty(0, dtype=dtype, device=device))
         carried = self.mechanism.initial_state(batch, dtype=projected, device=device)
@@ -341,7 +346,23 @@ class MultiHeadAttention(Projections):
         """Choose whether tokens are projected or compressed first. Call this again after changing how keys and values are
         compressed.
         """
-        self.order = choose_order(self._asked_order, self.mechanism, self.source_dim)
+        self._chosen_order = choose_order(self._asked_order, self.mechanism, self.source_dim)
+
+    @property
+    def order(self) -> Order:
+        """Order in which tokens are projected and compressed. If ``auto`` was asked for, it is ``project_first`` as long as a
+        projection to keys or values must be called, such as an adapter or a projection with hooks.
+        """
+        compresses = self._chosen_order is Order.compress_first
+        return Order.project_first if compresses and self._must_project() else self._chosen_order
+
+    def _must_project(self) -> bool:
+        """Return True if a projection to keys or values must be called, so that it cannot be applied to compressed tokens, and
+        ``order`` was left to the layer.
+        """
+        if self._asked_order is Order.compress_first:
+            return False  # _parameters_of raises an error
+        return not (is_plain(self._projection_of("key")) and is_plain(self._projection_of("value")))
 
     def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
         self._check_tokens(tokens)
@@ -353,7 +374,7 @@ class MultiHeadAttention(Projections):
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
             tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
-        if self._compresses(remembered.length):
+        if remembered.compressed:
             assert remembered.key is not None and remembered.value is not None
             self.mechanism.check_device(tokens)
             return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
@@ -441,7 +462,9 @@ class MultiHeadAttention(Projections):
         # Queries are independent of each other. Without gradients, blocks of queries keep temporaries in the caches of the CPU, and
         # only the output is as long as the sequence.
         blocks = tokens.split(max(1, CACHED_BYTES // max(1, tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
-        if len(blocks) == 1:
+        # Hooks get all queries in one call. Projections that quantise their inputs do, too.
+        reading = (self._projection_of("query"), self.out, self.out if self.gate is None else self.gate)
+        if len(blocks) == 1 or not all(map(is_plain, reading)):
             return attend(tokens)
         out, at = None, 0
         for block in blocks:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, CompressingAttention, Stream
+from attn_zoo.contract import Attention, CompressingAttention, Stream, UnsupportedError
 
 _INPUTS = ("query", "key", "value")
 LATENT_FLOOR = 1e-6
@@ -71,15 +71,32 @@ class Projections(nn.Module):
             }
         )
 
-    def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and bias of one projection, which may be a part of the fused one."""
+    def _parameters_of(self, name: str, other_advice: str = "") -> tuple[Tensor, Tensor | None]:
+        """Return the weight and bias of one projection, which may be a part of the fused one.
+
+        Args:
+            other_advice: end of the error message, if there is another remedy.
+
+        Raises:
+            UnsupportedError: the projection computes more than its weight and bias say; see ``is_plain``.
+        """
+        linear = self._projection_of(name)
+        if not is_plain(linear):
+            path = "projection" if self.fused else f"projections.{name}"
+            raise UnsupportedError(
+                f"{self.mechanism.card.name}: {path} must be an nn.Linear without hooks, because its weights are read without a "
+                f"call; got {described(linear)}. Merge adapters, make pruning permanent and remove hooks{other_advice}"
+            )
+        assert isinstance(linear, nn.Linear)
         if not self.fused:
-            linear = self.projections.get_submodule(name)
-            assert isinstance(linear, nn.Linear)
             return linear.weight, linear.bias
         at = sum(self.widths[earlier] for earlier in self.reads[: self.reads.index(name)])
-        rows, bias = slice(at, at + self.widths[name]), self.projection.bias
-        return self.projection.weight[rows], None if bias is None else bias[rows]
+        rows, bias = slice(at, at + self.widths[name]), linear.bias
+        return linear.weight[rows], None if bias is None else bias[rows]
+
+    def _projection_of(self, name: str) -> nn.Module:
+        """Return the module of the projection to queries, keys or values, which may be the fused one."""
+        return self.projection if self.fused else self.projections[name]
 
     def _check_dtype(self, name: str, tensor: Tensor) -> None:
         """Raise an error if a tensor has another dtype than the weights, unless autocast or a replaced projection converts it.
@@ -87,7 +104,7 @@ class Projections(nn.Module):
         Raises:
             ValueError: the message names both dtypes.
         """
-        if type(self.out) is not nn.Linear or tensor.dtype == self.out.weight.dtype or tensor.is_meta:
+        if not is_plain(self.out) or tensor.dtype == self.out.weight.dtype or tensor.is_meta:
             return
         if not torch.is_autocast_enabled(tensor.device.type):
             raise ValueError(
@@ -104,8 +121,18 @@ class Projections(nn.Module):
         return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
     def _project(self, name: str, tokens: Tensor) -> Tensor:
-        weight, bias = self._parameters_of(name)
-        return self._split(F.linear(tokens, weight, bias))
+        """Project tokens to queries, keys or values. The module of the projection is called, because it may be an adapter or have
+        hooks. Only the rows of one input are read from a fused projection, unless it must be called.
+        """
+        if not self.fused:
+            return self._split(self.projections[name](tokens))
+        if is_plain(self.projection):
+            return self._split(F.linear(tokens, *self._parameters_of(name)))
+        return self._split(self._fused_parts(tokens)[self.reads.index(name)])
+
+    def _fused_parts(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of the fused projection, one tensor for each input that the mechanism reads."""
+        return self.projection(tokens).split([self.widths[name] for name in self.reads], dim=-1)
 
     def _latent_of(self, source: Float[Tensor, "batch keys context_dim"]) -> Float[Tensor, "batch keys source_dim"]:
         """Return what keys and values are projected from: the tokens or, if there is a latent, the latents. Tokens of zeros have
@@ -116,8 +143,7 @@ class Projections(nn.Module):
     def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Project ``tokens`` to the query, and ``source`` to key and value. An input that the mechanism does not read is None."""
         if self.fused:
-            parts = self.projection(tokens).split([self.widths[name] for name in self.reads], dim=-1)
-            split = dict(zip(self.reads, map(self._split, parts), strict=True))
+            split = dict(zip(self.reads, map(self._split, self._fused_parts(tokens)), strict=True))
         else:
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]
@@ -149,7 +175,8 @@ class Projections(nn.Module):
         """Compute E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ, where (E 1) are the summed weights of real tokens."""
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
-        (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
+        advice = ", or build the layer with order='project_first'"
+        (weight_k, bias_k), (weight_v, bias_v) = (self._parameters_of(name, advice) for name in ("key", "value"))
         if bias_k is None or bias_v is None:
             short_k, short_v = mechanism.compress(source, key_valid)
             return self._split(F.linear(short_k, weight_k)), self._split(F.linear(short_v, weight_v))
@@ -178,12 +205,29 @@ def project_stream(
     """Project tokens to a stream, with ``linear`` from tokens to all channels of all heads. ``start`` tokens were read in earlier
     steps."""
     tokens = tokens if stream.first is None else tokens[:, : max(0, stream.first - start)]
-    if not stream.per_head or type(linear) is not nn.Linear:  # weights that are parametrised or quantised cannot be summed
+    if not stream.per_head or not is_plain(linear):
         return stream.of_channels(linear(tokens).unflatten(-1, (-1, head_dim)).transpose(1, 2))
+    assert isinstance(linear, nn.Linear)
     # One number per head: the weights are summed over the channels first, so that the product has one column per head.
     weight = stream.of_channels(linear.weight.unflatten(0, (-1, head_dim)).mT)[..., 0]
     bias = None if linear.bias is None else stream.of_channels(linear.bias.unflatten(0, (-1, head_dim)))[..., 0]
     return F.linear(tokens, weight, bias).mT[..., None]
+
+
+def is_plain(linear: nn.Module) -> bool:
+    """Return True if a call of the module multiplies by its weight, adds its bias, and does nothing else. Return False for
+    adapters, quantised or parametrised weights, replaced methods ``forward`` and modules with hooks, such as pruned ones.
+    """
+    if type(linear) is not nn.Linear or "forward" in linear.__dict__:
+        return False
+    return not (linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks)
+
+
+def described(linear: nn.Module) -> str:
+    """Return the class of a module that is not plain, with the reason if it is an nn.Linear."""
+    if type(linear) is not nn.Linear:
+        return f"a {type(linear).__name__}"
+    return "one whose forward was replaced" if "forward" in linear.__dict__ else "one with hooks"
 
 
 def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:

@@ -31,6 +31,8 @@ class Remembered:
     """Latents of the context, from which each call computes keys, values and streams. None if the layer has no
     latents, or if keys are compressed.
     """
+    compressed: bool = False
+    """True if keys and values are already compressed along the length."""
 
     @property
     def batch(self) -> int:

@@ -12,6 +12,7 @@ from tiers import of_each_kind
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
 from attn_zoo.contract import auxiliary_loss
@@ -244,8 +245,12 @@ def test_refusals_leave_the_model_as_it_was():
     assert torch.equal(model(images()), expected) and not layers(model)
     adapted = vit()
     adapted.blocks[0].attn.qkv = nn.Sequential(adapted.blocks[0].attn.qkv)
-    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv must be an nn.Linear; got a Sequential.*Merge adapters"):
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.qkv must be an nn.Linear without hooks; got a Sequential.*adapters"):
         replace_attention(adapted, "softmax")
+    pruned = vit()
+    prune.random_unstructured(pruned.blocks[0].attn.proj, "weight", 0.5)
+    with pytest.raises(UnsupportedError, match=r"blocks.0.attn.proj must be .* without hooks; got one with hooks.* make pruning"):
+        replace_attention(pruned, "softmax")
     for other, words in ((Attention(16, 2, attn_head_dim=4), "attn_head_dim"), (Attention(16, 2, dim_out=8), "dim_out")):
         adapted.blocks[0].attn = other
         with pytest.raises(UnsupportedError, match=words):

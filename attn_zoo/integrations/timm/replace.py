@@ -12,6 +12,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
 from attn_zoo.integrations.timm.sizes import count_tokens, tokens_in
 from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.layer.projections import described, is_plain
 from attn_zoo.rows import row_of_arguments
 
 M = TypeVar("M", bound=nn.Module)
@@ -179,9 +180,10 @@ def _places(model: nn.Module) -> dict[str, nn.Module]:
 
 def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
     for name in ("qkv", "proj"):
-        if type(linear := getattr(old, name)) is not nn.Linear:
+        if not is_plain(linear := getattr(old, name)):
             raise UnsupportedError(
-                f"{path}.{name} must be an nn.Linear; got a {type(linear).__name__}. Merge adapters or undo quantisation first"
+                f"{path}.{name} must be an nn.Linear without hooks; got {described(linear)}. Merge adapters, undo quantisation, "
+                "make pruning permanent or remove hooks first"
             )
     q_norm, k_norm, norm = (None if isinstance(m, nn.Identity) else m for m in (old.q_norm, old.k_norm, old.norm))
     weight = old.qkv.weight
