@@ -75,6 +75,18 @@ def test_compress_first_is_exact_in_outputs_and_gradients(fused, bias, padded):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("without", ["key", "value"])
+def test_compress_first_keeps_the_only_bias(without):
+    """The projection to keys or values may lack a bias that the other one has, as in BEiT."""
+    outs = []
+    for order in ("project_first", "compress_first"):
+        layer = build("linformer", projected_length=5, order=order)
+        layer.projections[without].register_parameter("bias", None)
+        outs += [layer(tokens()), layer(tokens(), key_valid=padding())]
+    for first, second in zip(outs[:2], outs[2:], strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+
+
 def test_auto_takes_the_order_with_fewer_flops():
     def built(order: str, k: int, context_dim: int) -> MultiHeadAttention:
         return MultiHeadAttention(8, 2, "linformer", length=64, context_dim=context_dim, projected_length=k, order=order)

@@ -177,13 +177,12 @@ class Projections(nn.Module):
         assert isinstance(mechanism, CompressingAttention)
         advice = ", or build the layer with order='project_first'"
         (weight_k, bias_k), (weight_v, bias_v) = (self._parameters_of(name, advice) for name in ("key", "value"))
-        if bias_k is None or bias_v is None:
+        if bias_k is None and bias_v is None:
             short_k, short_v = mechanism.compress(source, key_valid)
             return self._split(F.linear(short_k, weight_k)), self._split(F.linear(short_v, weight_v))
         (short_k, short_v), (mass_k, mass_v) = mechanism.compress_and_weigh(source, key_valid)
         key, value = F.linear(short_k, weight_k), F.linear(short_v, weight_v)
-        key, value = key + mass_k.to(key.dtype) * bias_k.to(key.dtype), value + mass_v.to(value.dtype) * bias_v.to(value.dtype)
-        return self._split(key), self._split(value)
+        return self._split(_with_mass(key, mass_k, bias_k)), self._split(_with_mass(value, mass_v, bias_v))
 
     def _merge(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         """Join the outputs of the heads along the width."""
@@ -212,6 +211,13 @@ def project_stream(
     weight = stream.of_channels(linear.weight.unflatten(0, (-1, head_dim)).mT)[..., 0]
     bias = None if linear.bias is None else stream.of_channels(linear.bias.unflatten(0, (-1, head_dim)))[..., 0]
     return F.linear(tokens, weight, bias).mT[..., None]
+
+
+def _with_mass(
+    flat: Float[Tensor, "batch r width"], mass: Float[Tensor, "*batch r 1"], bias: Float[Tensor, " width"] | None
+) -> Float[Tensor, "batch r width"]:
+    """Add the bias, if there is one, times the summed weights of real tokens."""
+    return flat if bias is None else flat + mass.to(flat.dtype) * bias.to(flat.dtype)
 
 
 def is_plain(linear: nn.Module) -> bool:
