@@ -74,9 +74,9 @@ def batch_size_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def memory_layout_has_no_influence(subject: Subject) -> None:
-    """Transposed, strided and expanded inputs give the same outputs and gradients as their contiguous copies."""
+    """Transposed, strided and expanded inputs and masks give the same outputs and gradients as their contiguous copies."""
     layouts: dict[str, Callable[[Tensor], Tensor]] = {
-        "inputs stored as (batch, length, heads, head_dim)": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+        "inputs stored as (batch, length, heads, head_dim)": _transposed,
         "inputs that are every second number of a larger tensor": lambda tensor: tensor.repeat_interleave(2, dim=-1)[..., ::2],
         "inputs that are one example expanded over the batch": lambda tensor: tensor[:1].expand_as(tensor),
     }
@@ -84,14 +84,29 @@ def memory_layout_has_no_influence(subject: Subject) -> None:
         module = subject.build(geometry)
         for request in _requests(subject, module):
             for what, layout in layouts.items():
-                odd = _laid_out(request, layout)
-                got, want = answers(odd, module), answers(_laid_out(odd, Tensor.contiguous), module)
-                for name, tensor in got.items():
-                    subject.equal(tensor, want[name], f"{name} for {what} against contiguous inputs")
+                _require_layout(subject, module, request, layout, what)
+    # Whole blocks, because filling up the last block would copy the mask.
+    whole = subject.build_if_allowed(subject.geometry(64)) if subject.card.can.key_padding else None
+    if whole is not None:
+        _require_layout(subject, whole, subject.draw_padded(whole), _transposed, "64 tokens with a mask stored as (keys, batch)")
+
+
+def _require_layout(subject: Subject, module: Attention, request: Request, layout: Callable[[Tensor], Tensor], what: str) -> None:
+    odd = _laid_out(request, layout)
+    got, want = answers(odd, module), answers(_laid_out(odd, Tensor.contiguous), module)
+    for name, tensor in got.items():
+        subject.equal(tensor, want[name], f"{name} for {what} against contiguous inputs")
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """Return a tensor whose first two axes (of a mask) or middle axes (of an input) lie in memory in the reverse order."""
+    at = tensor.dim() // 4
+    return tensor.transpose(at, at + 1).contiguous().transpose(at, at + 1)
 
 
 def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
-    return request.changed(lambda _, tensor: layout(tensor))
+    mask = request.key_valid
+    return request.changed(lambda _, tensor: layout(tensor)).padded(None if mask is None else layout(mask))
 
 
 @attention_check("implementation")

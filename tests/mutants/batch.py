@@ -62,6 +62,16 @@ class AssumesContiguous(PlainSoftmax):
         return super().attend(query.as_strided(query.shape, strides), key, value, key_valid)
 
 
+@breaks("memory_layout_has_no_influence", "softmax", "view")
+class WantsAContiguousMask(PlainSoftmax):
+    """Calls ``view`` on the mask of whole blocks as if it were contiguous."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        if key_valid is not None and key.shape[2] % 16 == 0:
+            key_valid = key_valid.view(-1, 16).view(key_valid.shape)
+        return super().attend(query, key, value, key_valid)
+
+
 @breaks("inputs_are_left_alone", "linear", "writing into the output changed")
 class HandsBackItsInput(Linear):
     """Returns the caller's own value tensor."""

@@ -205,7 +205,7 @@ def _tiles(query: Tensor, key: Tensor, valid: Tensor, positions: Tensor | None, 
     """Split all tables into tiles of about ``TILE`` scores."""
     (every, blocks, block, _), key_blocks, device = query.shape, key.shape[1], query.device
     examples, steps = valid.shape[0], torch.arange(block, device=device)
-    valid = valid.view(examples * key_blocks, block)
+    valid = valid.reshape(examples * key_blocks, block)  # a copy if the mask was transposed, because padding by 0 keeps its strides
     heads = every // examples
     for rows, table in zip(tables[::2], tables[1::2], strict=True):
         by_head, looking, width = table.shape
