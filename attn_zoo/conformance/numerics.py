@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, require, require_finite, seed_generators
 from attn_zoo.conformance.jumps import MOVED, errors_apart_from_jumps, perturbed
-from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, key_masks, require_like_queries, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, UnsupportedError
@@ -152,19 +152,22 @@ def _require_all_finite(found: dict[str, Tensor], where: str) -> None:
 
 @attention_check("implementation")
 def bfloat16_is_close(subject: Subject) -> str:
-    """Outputs and gradients under bfloat16 autocast, and with bfloat16 inputs, are close to those of ``eager`` in float64."""
+    """Outputs and gradients under bfloat16 autocast, and with bfloat16 inputs, are close to those of ``eager`` in float64. A module
+    can be built and trained while bfloat16 is the default dtype."""
     return _half_is_close(subject, torch.bfloat16)
 
 
 @attention_check("implementation")
 def float16_is_close(subject: Subject) -> str:
-    """Outputs and gradients under float16 autocast, and with float16 inputs, are close to those of ``eager`` in float64."""
+    """Outputs and gradients under float16 autocast, and with float16 inputs, are close to those of ``eager`` in float64. A module
+    can be built and trained while float16 is the default dtype."""
     if subject.single is not torch.float32:
         raise NotApplicable(f"the kernels of this implementation compute in {subject.single} only")
     return _half_is_close(subject, torch.float16)
 
 
 def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
+    _require_built_in(subject, narrow)
     worst, short = 0.0, str(narrow).removeprefix("torch.")
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
@@ -189,6 +192,18 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
                 require(name in found, f"{where}: there is no gradient of {name}, but there is one in float64")
                 _require_half_near(found[name].double(), slope, f"{where}: gradient of {name}")
     return f"half of the outputs are within {worst:.1e} of their root mean square"
+
+
+def _require_built_in(subject: Subject, narrow: torch.dtype) -> None:
+    """Require that a module can be built, and called in training mode, while ``narrow`` is the default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(narrow)
+    try:
+        module = subject.build(dtype=narrow).train()
+        request = subject.draw_padded(module).cast(narrow)
+        require_like_queries(request, request(module), f"built and called while {narrow} is the default dtype")
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _with_gradients(leaves: Request, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

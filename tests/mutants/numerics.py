@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,15 @@ class KnowsNoBfloat(Linear):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
         rotation = torch.linalg.qr(torch.eye(query.shape[-1], dtype=query.dtype))[0]
         return super().attend(query @ rotation, key @ rotation, value, key_valid)
+
+
+@breaks("bfloat16_is_close", "linear", "not implemented for 'BFloat16'")
+class DrawsInTheDefaultType(Linear):
+    """Draws a rotation when it is built, by an operation that bfloat16 lacks."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.register_buffer("rotation", torch.linalg.qr(torch.randn(4, 4))[0])
 
 
 @breaks("bfloat16_is_close", "linear", "the median error of the outputs is")
