@@ -106,7 +106,8 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
 
 @attention_check("variant")
 def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
-    """A recurrent state in float32 takes at most the ``state_bytes`` that the card states for the number of tokens read."""
+    """A recurrent state in float32 takes at most the ``state_bytes`` that the card states for the number of tokens read. Its
+    tensors are not views of larger tensors, which would stay in memory."""
     module = _stepping(subject).float()
     tokens, piece = subject.length * (5 if subject.card.can.any_length else 1), subject.length // 3
     for batch in (1, 3):
@@ -118,6 +119,12 @@ def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
             require(out.dtype == torch.float32, f"a step with float32 inputs returns {out.dtype}")
             held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
             require(held == state.nbytes, f"state.nbytes must be {held}, the bytes of its tensors; got {state.nbytes}")
+            kept = _bytes_kept(state)
+            require(
+                kept <= held,
+                f"after {read} tokens the state has {held} bytes, but it keeps tensors of {kept} bytes in memory, because it holds "
+                "views of them. Copy the views with clone()",
+            )
             stated = _state_bytes(module, max(read, subject.length))
             what = f"after {read} tokens of {batch} examples the state has {held} bytes"
             require(held <= batch * stated, f"{what}, but the card states {batch} x {stated}")
@@ -234,6 +241,13 @@ def _numbers(state: CarriedState) -> dict[str, Tensor]:
     except FrozenInstanceError:
         named = ((f"{field.name}[{i}]", x) for field in fields(state) for i, x in enumerate(_tensors(getattr(state, field.name))))
         return {name: tensor.clone() for name, tensor in named}
+
+
+def _bytes_kept(state: CarriedState) -> int:
+    """Return the bytes of all memory that the tensors of a state keep, including the rest of tensors of which they are views."""
+    every = [tensor for field in fields(state) for tensor in _tensors(getattr(state, field.name))]  # type: ignore[arg-type]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in every}
+    return sum(storages.values())
 
 
 def _tensors(held: Any) -> Iterator[Tensor]:

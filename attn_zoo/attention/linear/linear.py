@@ -141,7 +141,8 @@ class Linear(RecurrentAttention):
         queries, keys, values = (into_chunks(x, chunk) for x in (phi_query, phi_key, F.pad(value, (0, 1), value=1.0)))
         sums = torch.cat([state.summed[:, :, None], keys.mT @ values], dim=2).cumsum(dim=2)  # before each chunk, and after all
         out = (queries @ keys.mT).tril() @ values + queries @ sums[:, :, :-1]
-        return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1], n)
+        # A copy, because a view would keep the sums of all chunks.
+        return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1].clone(), n)
 
     def read_tiled(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
         """Return the outputs and the state of ``read``, computed in blocks that fit the caches of a CPU."""
