@@ -30,15 +30,19 @@ class LengthMap(nn.Module):
 
     weight: Tensor
     """Weights of the map, with one column per position. Only some maps have weights."""
-    scale = 1.0
-    """Factor by which ``weight`` is multiplied to get the matrix of the map. It is 1 or, for an equalised learning rate, 1/√n.
-    With 1/√n, a step of Adam changes the matrix by at most the learning rate over √n (Karras et al. 2018, arXiv:1710.10196,
-    Section 4.1).
+    equalised = False
+    """True if the map has an equalised learning rate: a step of Adam then changes its matrix by at most the learning rate over √n
+    (Karras et al. 2018, arXiv:1710.10196, Section 4.1).
     """
 
     def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
         super().__init__()
         self.length, self.results, self.heads = length, results, tuple(heads)
+
+    @property
+    def scale(self) -> float:
+        """Factor by which ``weight`` is multiplied to get the matrix of the map: 1/√n for an equalised learning rate, else 1."""
+        return self.length**-0.5 if self.equalised else 1.0
 
     @property
     def matrix(self) -> Tensor:
@@ -88,7 +92,6 @@ class LengthMap(nn.Module):
         ``weight`` override this method.
         """
         resampled, self.length = resample(self.matrix, length), length
-        self.scale = 1.0 if self.scale == 1 else length**-0.5
         resampled = resampled / self.scale
         learned = isinstance(self.weight, nn.Parameter)
         self.weight = nn.Parameter(resampled, self.weight.requires_grad) if learned else resampled

@@ -163,11 +163,14 @@ def test_equalised_projections_start_equal_and_move_by_less(sharing, implementat
     assert steps == pytest.approx([0.01, 0.01 / 33**0.5], rel=1e-3)
 
 
-def test_equalised_projections_keep_their_maps_when_resized():
-    plain, equalised = (build(equalised=each) for each in (False, True))
+@pytest.mark.parametrize("lengths", [(40,), (1,), (1, 40)])
+def test_equalised_projections_keep_their_maps_and_their_scale_when_resized(lengths):
+    plain, equalised = (build(equalised=each, allow_full_rank=True) for each in (False, True))
     for built in (plain, equalised):
-        built.resize_length(40)
+        for length in lengths:
+            built.resize_length(length)
     assert torch.allclose(projections(plain), projections(equalised), rtol=0, atol=1e-6)
+    assert [built.maps[0].scale for built in (plain, equalised)] == [1.0, lengths[-1] ** -0.5]
 
 
 def test_at_their_defaults_initialisation_and_scale_are_in_no_spec():

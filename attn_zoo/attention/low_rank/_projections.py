@@ -131,7 +131,7 @@ class MatrixMap(LengthMap):
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
         self.implementation, n = implementation, geometry.keys
-        self.scale = n**-0.5 if options.equalised else 1.0
+        self.equalised = options.equalised
         own = options.matrices(len(heads))
         if options.init == "pooling":
             weight = segment_means(equal_bounds(n, k)).to(torch.get_default_dtype()).repeat(*own, 1, 1)
