@@ -335,13 +335,19 @@ def test_other_queries_meet_the_remembered_keys():
     got = layer(dirty, remembered=layer.remember(x.masked_fill(~padding()[..., None], float("nan")), key_valid=padding()))
     torch.testing.assert_close(got[padding()], expected[padding()], rtol=0, atol=1e-12)
     assert got.isfinite().all()
+    clean = layer(later, remembered=layer.remember(x, key_valid=padding()))
+    torch.testing.assert_close(clean, expected, rtol=0, atol=1e-12)
 
 
-def test_padded_keys_are_remembered_for_queries_of_any_number():
-    layer, x = build("softmax"), tokens()
-    remembered = layer.remember(x, key_valid=padding())
-    whole = layer(x, remembered=remembered)
-    torch.testing.assert_close(layer(x[:, :3], remembered=remembered), whole[:, :3])
+@pytest.mark.parametrize("name", of_each_kind([n for n in REMEMBERING if card(n).can.cross and card(n).can.key_padding]))
+def test_padded_keys_are_remembered_for_queries_of_any_number(name):
+    """Queries are real where the context is padded, also if they are as many as its tokens."""
+    layer, asking = build(name, output_gate="headwise"), tokens(seed=2)
+    remembered = layer.remember(tokens(), key_valid=padding())
+    whole = layer(asking, remembered=remembered)
+    for length in (LENGTH - 1, 3):
+        part = layer(asking[:, :length], remembered=remembered)
+        torch.testing.assert_close(part, whole[:, :length], rtol=0, atol=1e-10)
 
 
 def test_a_definition_is_never_compressed_first():

@@ -94,6 +94,15 @@ def test_remembered_keys_are_of_convolved_tokens(name, valid):
     torch.testing.assert_close(layer(tokens(), remembered=remembered)[real], layer(tokens(), key_valid=valid)[real])
 
 
+@pytest.mark.parametrize("name", ["softmax", "linformer", "performer"])
+def test_remembered_keys_are_refused_for_some_of_the_tokens(name):
+    """The convolution would not see the neighbours of these tokens."""
+    layer = build(name)
+    remembered = layer.remember(tokens(), key_valid=padding())
+    with pytest.raises(UnsupportedError, match=rf"as many as the {LENGTH} remembered ones.*got 2\. Pass all tokens and select"):
+        layer(tokens()[:, 4:6], remembered=remembered)
+
+
 @pytest.mark.parametrize("name", ["softmax", "linformer", "linformer_causal"])
 def test_lengths_and_batches_other_than_those_built_for(name):
     layer = build(name)

@@ -203,11 +203,14 @@ class MultiHeadAttention(Projections):
             context: source of keys and values. It must be given if and only if the layer was built with a context.
             key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included. In self-attention, the
                 outputs at padded positions are finite, but have no meaning.
-            remembered: result of ``remember``, used in place of the context and of ``key_valid``.
+            remembered: result of ``remember``, used in place of the context and of ``key_valid``. Its mask concerns keys, so all
+                ``tokens`` are real. A layer with a short convolution needs as many tokens as were remembered, padded at the same
+                positions.
 
         Raises:
             ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
-            UnsupportedError: the call needs a capability that the mechanism does not declare.
+            UnsupportedError: the call needs a capability that the mechanism does not declare, or the layer has a short convolution
+                and gets another number of tokens than were remembered.
         """
         if remembered is not None:
             if context is not None or key_valid is not None:
@@ -373,7 +376,7 @@ class MultiHeadAttention(Projections):
             )
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
         if self.makes_queries and not self.crosses:
-            tokens = self._read(tokens, valid if tokens.shape[1] == remembered.length else None)
+            tokens = self._read_again(tokens, remembered)
         if remembered.compressed:
             assert remembered.key is not None and remembered.value is not None
             self.mechanism.check_device(tokens)
@@ -385,6 +388,22 @@ class MultiHeadAttention(Projections):
         assert value is not None
         streams = {**self._project_streams("queries", tokens), **kept}
         return self._finish(self._mix(query, key, value, streams, valid), tokens)
+
+    def _read_again(self, tokens: Tensor, remembered: Remembered) -> Tensor:
+        """Return tokens whose keys are remembered, or other tokens, before they are projected to queries."""
+        length, valid = tokens.shape[1], remembered.key_valid
+        if self.short_convolution is not None:
+            if length != remembered.length:
+                raise UnsupportedError(
+                    f"{self.mechanism.card.name}: tokens must be as many as the {remembered.length} remembered ones, because the "
+                    f"short convolution reads the neighbours of a token; got {length}. Pass all tokens and select outputs, or "
+                    "build the layer with short_convolution=0"
+                )
+            return self._read(tokens, valid)
+        if valid is None or length != remembered.length:
+            return tokens
+        # Tokens may be the remembered ones, whose padding may hold NaN, or others, which are real where the context is padded.
+        return self._read(tokens, valid | tokens.isfinite().all(dim=-1))
 
     def _mix(
         self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], valid: Tensor | None
