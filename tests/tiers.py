@@ -50,7 +50,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "bench/test_cost.py"], "process"),
     **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py", "cli/test_submit.py"], "process"),
-    **dict.fromkeys(["bench/test_levels.py", "bench/test_measured_cost.py"], "process"),
+    **dict.fromkeys(["bench/test_levels.py", "bench/test_session.py"], "process"),
     **dict.fromkeys(["cli/test_experiments.py", "runner/test_kept_weights.py"], "process"),
     **dict.fromkeys(["transplant", "data/test_labelled_text.py"], "extras"),
     **dict.fromkeys(["analysis/test_analyze.py", "analysis/test_capture.py"], "extras"),
