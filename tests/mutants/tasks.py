@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Batch, Level, Patches, Split, TaskCard, TaskSpec
+from attn_zoo.contract import UNASKED, Batch, Level, Patches, Split, TaskCard, TaskSpec, Tokens
 from attn_zoo.data import cached
 from mutants.sound_tasks import (
     Couples,
@@ -149,7 +148,7 @@ plant(
     INPUTS,
     "training inputs have 6 positions, but the spec says 7",
     lambda x, y: (x.clamp(min=1), y),
-    members={"form": Unpadded, "spec": property(lambda self: replace(RepeatsTokens.spec.fget(self), length=7))},
+    members={"form": Unpadded, "spec": property(lambda self: TaskSpec(Tokens(10), 7, classes=10, labels="position"))},
 )
 plant("SaysNothingOfPadding", Sound, INPUTS, "valid must be False", members={"form": Unpadded})
 plant("CutsPictures", Pictures, INPUTS, "have shape", lambda x, y: (x[..., :3], y))
