@@ -110,7 +110,7 @@ def check_cost(name: str, **kwargs) -> None:
             kwargs["implementation"] = card(name).counted_implementation
             layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **kwargs).eval()
             x = torch.zeros(batch, LENGTH, DIM, requires_grad=True)
-            return layer, tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()])
+            return layer, tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()], layer)
 
     assert counted("cpu", 3)[1] == counted("meta", 3)[1]
     layer, found = counted("meta", 1)

@@ -39,7 +39,8 @@ OF_OTHERS = {
     **dict.fromkeys(
         ["attention_dropout", "use_cache", "output_attentions", "trust_remote_code", "use_safetensors"], "of transformers"
     ),
-    **dict.fromkeys(["ddp_find_unused_parameters", "create_graph", "dtype", "local_lock", "callback"], "of PyTorch or a launcher"),
+    **dict.fromkeys(["create_graph", "dtype", "use_reentrant"], "of PyTorch"),
+    **dict.fromkeys(["ddp_find_unused_parameters", "local_lock", "callback"], "of a launcher"),
     **dict.fromkeys(["plugin", "implementation", "labels", "reads", "experiment", "launch"], "of a command or a class"),
 }
 """Settings that belong to no dataclass of the zoo, and whose they are."""
