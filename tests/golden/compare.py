@@ -36,6 +36,9 @@ CHANGED: dict[str, str] = {
     "pages / error* / *": "measured anew: default sizes follow the length since, and mega and routing have a second version",
     "pages / models / *": "measured anew, GPT-2 also beside softmax with cached keys",
     "pages / launches / : gated_linear*": "the code applies SiLU to queries and keys, which launches two kernels more",
+    **dict.fromkeys(
+        ("pages / launches / : linear, *", "pages / launches / : cosformer, *"), "the state is a copy, which does not keep all sums"
+    ),
     "pages / launches / : delta_rule*": "gates are one number per head, and the norm of outputs sums squares",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
     "pages / launches / : routing*": "version 2 has keys of its own",
