@@ -183,7 +183,8 @@ def _at(found: tuple[Row, Table] | None) -> str:
         return NOT_RUN
     row, table = found
     seeds = f", {len(row.seeds)} seed" + "s" * (len(row.seeds) != 1) if len(row.seeds) < SEEDS_NEEDED else ""
-    return f"{score(row, table)}, {fmean(run['curve'][-1]['step'] for run in row.runs):,.0f}{seeds}"
+    steps = sorted({run["curve"][-1]["step"] for run in row.runs})
+    return f"{score(row, table)}, {' to '.join(f'{count:,}' for count in (steps[:1] + steps[1:][-1:]))}{seeds}"
 
 
 def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] | None:

@@ -132,7 +132,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
     if budget is None or not curves or not all(curves):
         unknown = "no learning curve, or its training time was disturbed"
-        unknown = "measured on several machines" if len(row.block.machines) > 1 else str(row.unsteady or unknown)
+        unknown = "measured on several machines" if len(row.block.machines) > 1 else row.unsteady or unknown
         return entry([], unknown if row.test else "no seed is done")
     within = [[point for point in curve if point[0] <= budget] for curve in curves]
     if not all(within):

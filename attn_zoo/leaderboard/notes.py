@@ -37,7 +37,7 @@ def warning_notes(table: Table) -> list[str]:
     notes = row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.judgement.reason] if table.judgement.reason else []
     notes += row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
-    notes += sorted({str(row.unsteady) for row in table.rows if row.unsteady})
+    notes += sorted({row.unsteady for row in table.rows if row.unsteady})
     if len({row.seeds for row in table.rows if row.test}) > 1:
         notes.append("rows were run with different seeds, so compare them with care")
     return notes
@@ -76,7 +76,7 @@ def page_notes(table: Table) -> list[str]:
     named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
     cautions = [table.judgement.reason] if table.judgement.reason else []
     cautions += ["rows were run with different seeds"] if len({row.seeds for row in table.rows if row.test}) > 1 else []
-    cautions += sorted({str(row.unsteady) for row in table.rows if row.unsteady})
+    cautions += sorted({row.unsteady for row in table.rows if row.unsteady})
     cautions += [f"failed seeds, warnings or no verdict (run `attn-zoo show ROW` to see which): {named}"] if rows else []
     budget, model = table.budget, table.model
     network = f"network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}"

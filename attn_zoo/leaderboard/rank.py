@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
-from attn_zoo.leaderboard.table import STEADY, Block, CurvePoint, Failure, Row, Table, Unsteady, runs_of
+from attn_zoo.leaderboard.table import STEADY, Block, CurvePoint, Failure, Row, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.shape import bounds
 
@@ -216,7 +216,10 @@ def _table(
         worst = max(members, key=lambda row: row.step_quotient)
         if worst.step_quotient > STEADY:
             for row in members:
-                row.unsteady = Unsteady(worst.label, worst.step_quotient)
+                row.unsteady = (
+                    f"training times are not compared, because the steps of {worst.label} took {worst.step_quotient:.1f} times as "
+                    "long with one seed as with another"
+                )
     judgement = judge_rows(rows, control, measured)
     with_fronts(rows, judgement, measured.sign)
     return Table(

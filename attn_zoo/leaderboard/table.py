@@ -178,22 +178,8 @@ class Judgement:
 
 
 STEADY = 1.5
-"""Largest quotient of the times of a training step with two seeds of a row. A larger quotient shows that a run shared its processor
-with other work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unsteady:
-    """Row whose training steps took much longer with one seed than with another."""
-
-    label: str
-    quotient: float
-
-    def __str__(self) -> str:
-        return (
-            f"training times are not compared, because runs shared their processor: the steps of {self.label} took "
-            f"{self.quotient:.1f} times as long with one seed as with another"
-        )
+"""Largest quotient of the times of a training step with two seeds of a row for which training times are compared. A larger quotient
+is usual if a run shared its processor with other work."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -281,8 +267,8 @@ class Row:
     """Labels of the rows that dominate this one; ``compare.with_fronts`` has the rule."""
     fronts: tuple[str, ...] = ()
     """Costs (keys of ``COSTS``) for which the row is on the Pareto front."""
-    unsteady: Unsteady | None = None
-    """Evidence that runs of the row's block shared their processor, so that their training times cannot be compared; else None."""
+    unsteady: str = ""
+    """Reason why the training times of the row's block cannot be compared, or empty text if they can."""
 
     @property
     def label(self) -> str:

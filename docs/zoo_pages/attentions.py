@@ -14,7 +14,8 @@ from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.count import activation_bytes
 from attn_zoo.leaderboard.advise.costs import cost
-from attn_zoo.leaderboard.advise.sentences import rule, told
+from attn_zoo.leaderboard.advise.sentences import told
+from attn_zoo.leaderboard.advise.table import rule
 from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families

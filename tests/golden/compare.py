@@ -32,6 +32,18 @@ GONE: dict[str, str] = {
     "valid=1000, vocabulary=32": "each seed draws its own data, by protocol 3",
 }
 """Tables that left with their feature, as ``experiment / table``, and why."""
+UNSTEADY = (
+    *(
+        "curves",
+        "linformer_figure3",
+        "linformer_figure3_start",
+        "linformer_limits",
+        "linformer_table2_pretrained",
+        "linformer_text",
+    ),
+    *("profile", "profile_bare", "profile_left", "tasks_cpu"),
+)
+"""Folders with a table whose times are unsteady."""
 CHANGED: dict[str, str] = {
     "pages / error* / *": "measured anew: default sizes follow the length since, and mega and routing have a second version",
     "pages / models / *": "measured anew, GPT-2 also beside softmax with cached keys",
@@ -62,10 +74,10 @@ CHANGED: dict[str, str] = {
     "results/* / dominated_by": "a row that is significantly better is the best one or softmax",
     **dict.fromkeys(
         (
-            *("results/* / equal time, *", "results/* / fronts", "pages / tasks_cpu / *, costs: *"),
-            "pages / tasks_cpu / *, at equal budgets: * / valid at equal time (%)",
+            *(f"results/{folder} / * / {column}" for folder in UNSTEADY for column in ("equal time, *", "fronts")),
+            *("pages / tasks_cpu / *, costs: *", "pages / tasks_cpu / *, at equal budgets: * / valid at equal time (%)"),
         ),
-        "times are not compared if runs shared their processor",
+        "times are not compared if they are unsteady",
     ),
     **dict.fromkeys(
         ("results/* / margin *", "* / over control"), "margins over the best control have Welch's interval, over all seeds of both"

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.advise.abilities import ACCEPT, Ability, Judged, Judgement, judge
+from attn_zoo.leaderboard.advise.abilities import Ability, Judged, Judgement, judge
 from attn_zoo.leaderboard.advise.costs import cost
 from attn_zoo.leaderboard.advise.needs import QUALIFIES
 from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.metrics import estimated, score, unit
-from attn_zoo.leaderboard.statistics import CONFIDENCE
 
 _CLAUSES: Mapping[Judged, str] = {
     "better": "It is better than softmax on",
@@ -79,15 +78,6 @@ def _scores(one: Judgement) -> str:
     return ", ".join(parts)
 
 
-def rule() -> str:
-    """Return the sentence that says when a mechanism matches softmax."""
-    return (
-        "A mechanism matches softmax if it is better than the best control, and if one of two conditions holds: the "
-        f"{100 * CONFIDENCE:.0f} % interval of its difference from softmax lies above -{ACCEPT:g} points, or both reached the "
-        "criterion with all seeds."
-    )
-
-
 def finding(abilities: Sequence[Ability]) -> str:
     """Return for each direction (bidirectional, causal) how many mechanisms that take fewer FLOPs than softmax match it on all
     tasks, and which of them match it on the most.
@@ -109,8 +99,9 @@ def _finding(direction: str, abilities: Sequence[Ability]) -> str:
         return ""
     matches = {name: {one.ability.name for one in ran[name] if one.verdict in QUALIFIES} for name in cheap}
     most = max(map(len, matches.values()))
-    names = [f"`{name}`" for name in cheap if len(matches[name]) == most]
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    names = [name for name in cheap if len(matches[name]) == most]
+    *others, last = (f"`{name}`" for name in names)
+    listed = f"{', '.join(others)} and {last}" if others else last
     text = (
         f"{len(cheap)} mechanism{'s' * (len(cheap) > 1)} with fewer FLOPs than softmax {'were' if cheap[1:] else 'was'} run on at "
         f"least half of the {len(abilities)} {direction} task{'s' * (len(abilities) != 1)}. "
@@ -121,7 +112,7 @@ def _finding(direction: str, abilities: Sequence[Ability]) -> str:
         text += "None of them matches softmax on all of these tasks"
         text += f": {listed} {'match' if names[1:] else 'matches'} it on {most}, the most" if most else ""
     if most and not names[1:]:
-        text += f". With the sizes of these runs, it takes {spent[names[0].strip('`')].words.split(';')[0]}"
+        text += f". With the sizes of these runs, it takes {spent[names[0]].words.split(';')[0]}"
     run_on = Counter(one.ability.name for name in cheap for one in ran[name])
     count = {task: sum(task in some for some in matches.values()) for task in run_on}
     hardest = min(count, key=lambda task: count[task] / run_on[task])

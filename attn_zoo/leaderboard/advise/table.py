@@ -42,6 +42,19 @@ def use_cases(
     return [*made, drop_in(transplant, accept)]
 
 
+def rule(accept: float = ACCEPT) -> str:
+    """Return the sentence that says when a mechanism matches softmax.
+
+    Args:
+        accept: largest acceptable loss against softmax, in points or per cent (see ``ACCEPT``).
+    """
+    return (
+        "A mechanism matches softmax on a task if it is better than the best control, and if one of two conditions holds: the "
+        f"{100 * CONFIDENCE:.0f} % interval of its difference from softmax lies above -{accept:g} points, or both learned the task "
+        "with all seeds."
+    )
+
+
 def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "terminal") -> str:
     """Return a table with one row per answer, followed by notes on the conditions for naming a mechanism.
 
@@ -50,10 +63,7 @@ def use_table(found: Sequence[Answer], accept: float = ACCEPT, format: str = "te
         format: ``terminal`` or ``github``.
     """
     notes = [
-        "A mechanism matches softmax on a task if it is better than the best control, and if one of two conditions holds: it is "
-        f"less than {accept:g} points worse than softmax, even at the lower end of the {100 * CONFIDENCE:.0f} % interval, or both "
-        "learned the task with all seeds. The table names a mechanism only if it matches softmax on every task in the column "
-        "*tested on*.",
+        f"{rule(accept)} The table names a mechanism only if it matches softmax on every task in the column *tested on*.",
         "The column *against softmax* has the difference in score on the mechanism's worst task. Each task has an interval for "
         "this difference. The worst task is the one whose interval starts lowest.",
     ]
