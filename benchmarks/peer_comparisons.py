@@ -15,15 +15,18 @@ import torch
 from torch import nn
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.count.formulas import layer_cost
-from attn_zoo.count.rigs import Subject, build_layer
+from attn_zoo.count.levels import stated_cost
+from attn_zoo.count.rigs import Rig, Sizes, Subject, rig_for
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
 """Name of the zoo's layer as a side of a comparison."""
 
 BASELINE = "softmax"
-"""Name under which PyTorch's fused softmax attention is timed; its sides are ``full`` (bidirectional) and ``causal``."""
+"""Name under which PyTorch's fused softmax attention is timed."""
+
+BASELINES = {"full": (False, "layer"), "causal": (True, "layer"), "causal mechanism": (True, "mechanism")}
+"""Sides of the baseline: whether it is causal, and its scope, as in ``Comparison.level``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Peer:
     differs: str
     """Differences from the zoo's layer."""
     build: Callable[[int, int, int, int], nn.Module]
-    """(dim, heads, value of the hyperparameter, length) -> the layer with its projections."""
+    """(dim, heads, value of the hyperparameter, length) -> the module, which is a layer or a mechanism (``Comparison.level``)."""
 
     def missing(self) -> str | None:
         """Return why the package of this layer cannot be used, or None if it can."""
@@ -62,11 +65,18 @@ class Comparison:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the zoo's layer."""
     causal: bool = False
+    level: str = "layer"
+    """Scope that is measured on both sides: ``layer``, or ``mechanism`` without the projections."""
     longest: int | None = None
     """Greatest length that is measured."""
     reason: str = ""
     """Reason for the limit ``longest``."""
     largest_batch: int | None = None
+
+    @property
+    def baseline(self) -> str:
+        """Side of the baseline with which both sides are compared."""
+        return next(name for name, scope in BASELINES.items() if scope == (self.causal, self.level))
 
     def row(self, given: RowName) -> RowName:
         """Return the name of our layer in this comparison: its mechanism, options and implementation. The implementation is that
@@ -148,7 +158,7 @@ _FLA = Peer(
 
 
 def _recurrence(name: str, package: str, module: str, function: str) -> Peer:
-    differs = f"{_SAME}: its recurrence in plain PyTorch, in chunks of 64, inside our layer"
+    differs = "the same map: its recurrence in plain PyTorch, in chunks of 64, in our mechanism"
     return Peer(
         package, function, differs, partial(layers.recurrence, name=name, package=package, module=module, function=function)
     )
@@ -187,6 +197,7 @@ COMPARISONS: Mapping[str, Comparison] = {
             "Qwen3-Next": _recurrence("gated_delta_rule", "transformers", "qwen3_next", "torch_chunk_gated_delta_rule"),
         },
         causal=True,
+        level="mechanism",
     ),
     "kda": Comparison(
         "kda",
@@ -195,6 +206,7 @@ COMPARISONS: Mapping[str, Comparison] = {
             "KimiLinear": _recurrence("kda", "transformers", "kimi_linear", "chunk_kimi_delta_attention"),
         },
         causal=True,
+        level="mechanism",
     ),
     "bigbird": Comparison(
         "bigbird",
@@ -242,20 +254,25 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
     return found
 
 
-def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
-    """Return the layer of one side of a comparison.
+def rig(name: str, side: str, dim: int, heads: int, row: RowName | None) -> Rig:
+    """Return the module of one side of a comparison, as a function of the length, and its inputs.
 
     Args:
         name: name of the comparison, or ``BASELINE`` for softmax attention.
-        side: ``OURS`` or the name of a peer; for the baseline, ``full`` or ``causal``.
-        row: mechanism, options and implementation of our layer; None for the baseline.
+        side: ``OURS`` or the name of a peer; for the baseline, one of ``BASELINES``.
+        row: mechanism, options and implementation of our side; None for the baseline.
     """
     if row is None:
-        return build_layer(Subject("softmax", {}, "sdpa", causal=side == "causal"), dim, heads, length)
+        causal, level = BASELINES[side]
+        return rig_for(level, Subject("softmax", {}, "sdpa", causal=causal), Sizes(dim, heads))
     known = COMPARISONS[name]
-    if side != OURS:
-        return known.peers[side].build(dim, heads, known.shared(row), length)
-    return build_layer(Subject(known.attention, row.options, row.implementation, causal=known.causal), dim, heads, length)
+    ours = rig_for(known.level, Subject(known.attention, row.options, row.implementation, causal=known.causal), Sizes(dim, heads))
+    return ours if side == OURS else Rig(partial(known.peers[side].build, dim, heads, known.shared(row)), ours.inputs)
+
+
+def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
+    """Return the module of one side of a comparison; see ``rig``."""
+    return rig(name, side, dim, heads, row).build(length)
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -281,13 +298,12 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
 def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
     """Return the FLOPs of the arithmetic floor of our layer for one sequence, by direction (``forward``, ``training``).
 
-    The floor counts the matrix products that the card states, and the projections around them (``layer_cost``). In the backward
-    pass, at most two products are counted for each forward product, one for the gradient of each factor, so products that are
-    computed again do not count. Softmax, biases and memory traffic are free. The floor in seconds is these FLOPs at the rate of one
-    large fp32 matrix product, so no fp32 code that computes the products is faster.
+    The floor counts the matrix products that the card states and, for layers, the projections around them. In the backward pass, at
+    most two products are counted for each forward product, one for the gradient of each factor, so products that are computed again
+    do not count. Softmax, biases and memory traffic are free. The floor in seconds is these FLOPs at the rate of one large fp32
+    matrix product, so no fp32 code that computes the products is faster.
     """
     with torch.device("meta"):
-        layer = build_side(name, OURS, dim, heads, row, length)
-    cost = layer_cost(layer)  # type: ignore[arg-type]  # OURS is a layer of the zoo
+        cost = stated_cost(build_side(name, OURS, dim, heads, row, length))
     assert cost.backward_flops is not None, "every card states it"
     return {"forward": cost.flops, "training": cost.flops + min(cost.backward_flops, 2 * cost.flops)}

@@ -1,4 +1,5 @@
 """Functions that build layers of public packages with their projections. Inputs and outputs have shape (batch, length, dim).
+Recurrences have no projections; their inputs and outputs have shape (batch, heads, length, head_dim).
 
 A package is imported when one of its layers is built. ``value`` is the option that both sides of a comparison share; see
 ``peer_comparisons``.
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.count.rigs import Sizes, Subject, build_mechanism
 
 RANDOM_BLOCKS = 3
 """Number of random blocks of keys for each block of queries in BigBird, as published."""
@@ -108,7 +109,7 @@ def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 
 def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, package: str, module: str, function: str) -> nn.Module:
-    """Return the zoo's causal layer of a mechanism, in which a package's function computes the chunked recurrence.
+    """Return the zoo's causal mechanism, without projections, in which a package's function computes the chunked recurrence.
 
     Args:
         name: mechanism of the zoo.
@@ -117,8 +118,8 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
         function: function of the module. Functions of transformers divide the queries by √head_dim. Our queries are divided
             already, so they are multiplied by √head_dim before such a function is called.
     """
-    layer = MultiHeadAttention(dim, heads, name, length=length, causal=True)
-    mechanism: Any = layer.mechanism
+    alone = build_mechanism(Subject(name, {}, causal=True), Sizes(dim, heads), length)
+    mechanism: Any = alone.mechanism
     scaled = package == "transformers"
     core = getattr(transformers_plain(module), function) if scaled else partial(getattr(fla_naive(module), function), scale=1.0)
 
@@ -129,7 +130,7 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
         return core(query, key, value, g=decay, beta=beta[..., 0])[0].transpose(1, 2), state
 
     mechanism.read = read
-    return layer
+    return alone
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from peer_comparisons import BASELINE, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers
+from peer_comparisons import BASELINE, BASELINES, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers, rig
 
 from attn_zoo.bench.bench import Bench, MatrixProducts
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
@@ -20,12 +20,14 @@ from attn_zoo.bench.tables import failures, joined, notes, spread
 from attn_zoo.bench.timed import KINDS, Timed
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.count.rigs import random_tokens
 from attn_zoo.rows import RowName, option
 from attn_zoo.terminal import table
 
 PRODUCT = "matrix product"
 """Label of the matrix product that measures the machine's rate."""
+
+SCOPES = {"layer": "Layers with their projections", "mechanism": "mechanisms without projections"}
+"""Words for the scopes of comparisons."""
 
 HEAD = (
     *("mechanism", "peer", "n", "direction", "ours / theirs", "ours (ms)", "theirs (ms)", "floor (ms)"),
@@ -88,8 +90,10 @@ def _differences(found: Measurement, format: str) -> str:
 def _notes(found: Measurement, rates: dict[int, float]) -> str:
     grid, known = found.grid, [rate / 1e9 for rate in rates.values()]
     between = f"{min(known):.0f} to {max(known):.0f}" if known else "no"
+    levels = {COMPARISONS[name].level for name in compared_rows(grid["mechanisms"])}
+    scope = " and ".join(words for level, words in SCOPES.items() if level in levels)
     what = (
-        f"Layers with their projections: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
+        f"{scope}: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
         f"{grid['precision']}; a matrix product runs at {between} GFLOP/s"
     )
     before = [failures(found.cells.values(), KINDS), *_left_out(found)]
@@ -146,7 +150,7 @@ class Peers(Timed):
 
     def sides(self, length: int) -> dict[str, list[str]]:
         """Return the names of the layers that are measured at a length: for each comparison our layer and those of public
-        packages, and the layers of full attention (``full``, ``causal``).
+        packages, and those of the baseline (``BASELINES``).
 
         Packages that are not installed are left out.
         """
@@ -156,9 +160,8 @@ class Peers(Timed):
             if known.longest is None or length <= known.longest:
                 sides = [side for side, peer in known.peers.items() if peer.missing() is None]
                 found |= {name: [OURS, *sides]} if sides else {}
-        causal = [COMPARISONS[name].causal for name in found]
-        full = [side for side, wanted in (("full", not all(causal)), ("causal", any(causal))) if wanted]
-        return found | ({BASELINE: full} if full else {})
+        baselines = {COMPARISONS[name].baseline for name in found}
+        return found | ({BASELINE: [side for side in BASELINES if side in baselines]} if found else {})
 
     def groups(self) -> list[list[Cell]]:
         return [
@@ -192,8 +195,8 @@ class Peers(Timed):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
-        build = partial(build_side, cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, self.protocol
+        side = (cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
+        return Bench, partial(build_side, *side), rig(*side).inputs, self.torch_device, self.precision, None, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None, because no timed case is checked in advance. Layers of public packages are built only in their worker
@@ -208,7 +211,7 @@ class Peers(Timed):
         for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
             for kind in KINDS if name in COMPARISONS and side != OURS else ():
                 ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
-                full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
+                full = by[BASELINE, COMPARISONS[name].baseline, kind, length]
                 figures = _row(ours, theirs, full, rates.get(length))
                 rows.append([name, side, str(length), KINDS[kind], *figures])
         return joined(found, table(HEAD, rows, format, left=(0, 1, 3)), _notes(found, rates), _differences(found, format))

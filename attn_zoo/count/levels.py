@@ -83,7 +83,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
         asked = counted = rig.build(length).eval()  # raises for an impossible subject, whichever form is counted
         if subject.implementation != entry.counted_implementation:
             counted = rig_for(level, replace(subject, implementation=entry.counted_implementation), sizes).build(length).eval()
-        f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
+        f, parameters = stated_cost(counted), sum(p.numel() for p in counted.parameters())
         own = found = _tally(counted, inputs())
         if counted is not asked:
             own = _tally(asked, inputs()) if subject.implementation in ON_SHAPES else None
@@ -126,7 +126,8 @@ def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.requires_grad_() for tensor in tensors]
 
 
-def _formula(module: nn.Module) -> Cost:
+def stated_cost(module: nn.Module) -> Cost:
+    """Return the cost of a mechanism, layer or block by formula."""
     if isinstance(module, BareMechanism):
         mechanism = module.mechanism
         return mechanism.card.cost(mechanism.geometry, mechanism.options)

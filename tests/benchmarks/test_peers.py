@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import peers
 import pytest
 import torch
-from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows
+from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows, rig
 from peers import PRODUCT, Peers
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -105,15 +105,15 @@ def test_a_core_between_our_projections_is_the_same_map_on_the_same_weights(name
 
 
 @pytest.mark.parametrize("name", ["gated_delta_rule", "kda"])
-def test_a_recurrence_inside_our_layer_is_the_same_map_on_the_same_weights(name):
+def test_a_recurrence_in_our_mechanism_is_the_same_map(name):
     if reasons := missing(name):
         pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
     own = build_side(name, OURS, 32, 2, ours(name), 128)
-    tokens = torch.randn(2, 128, 32)
+    inputs = rig(name, OURS, 32, 2, ours(name)).inputs(2, 128, torch.float32)
     for side in COMPARISONS[name].peers:
         theirs = build_side(name, side, 32, 2, ours(name), 128)
         theirs.load_state_dict(own.state_dict())
-        torch.testing.assert_close(own(tokens), theirs(tokens), rtol=0, atol=1e-5)  # theirs computes in float32
+        torch.testing.assert_close(own(*inputs), theirs(*inputs), rtol=0, atol=1e-5)  # theirs computes in float32
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -124,12 +124,12 @@ def test_every_side_runs_and_learns(name):
     shared = COMPARISONS[name].hyperparameter
     row = ours(small.get(name, f"{name}[{shared}=8]" if shared else name))
     for side in [OURS, *COMPARISONS[name].peers]:
-        layer = build_side(name, side, 32, 2, row, 256)
-        tokens = torch.randn(1, 256, 32, requires_grad=True)
-        out = layer(tokens)
+        made = rig(name, side, 32, 2, row)
+        inputs = [x.requires_grad_() for x in made.inputs(1, 256, torch.float32)]
+        out = made.build(256)(*inputs)
         out.sum().backward()
-        assert out.shape == tokens.shape and tokens.grad is not None, side
-        assert out.isfinite().all() and tokens.grad.isfinite().all(), side
+        assert out.shape == inputs[0].shape and out.isfinite().all(), side
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in inputs), side
 
 
 @needs("entmax")
@@ -146,6 +146,8 @@ def test_the_baseline_is_causal_where_the_comparison_is_and_long_inputs_are_left
     grid = Peers(**{**GIVEN, "mechanisms": ["linear_causal", "entmax"], "lengths": [4096, 8192]})
     assert grid.sides(4096)[BASELINE] == ["full", "causal"]
     assert grid.sides(8192) == {"linear_causal": [OURS, "flash-linear-attention"], BASELINE: ["causal"]}
+    both = Peers(**{**GIVEN, "mechanisms": ["linear_causal", "kda"]})
+    assert both.sides(64)[BASELINE] == ["causal", "causal mechanism"], "kda has no projections, so its softmax has none"
     assert (grid.batch("entmax", 16), grid.batch(BASELINE, 16)) == (1, 8)
 
 
