@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from attn_zoo.cli.bracket import most, next_trials
 from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, trial_of
 from attn_zoo.cli.seeds import FEW, USUAL
+from attn_zoo.grouping import grouped
 from attn_zoo.records import RunRecord, RunSpec, Store
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.reference import packed_file, shipped
@@ -75,15 +75,15 @@ def _hours(job: Job, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord], locations: Mapping[str, Any] | None = None) -> float | None:
-    """Return the expected seconds of a training step of the run ``spec``: a median over earlier records with the same task, device
-    and precision. Only the first of these groups that has records is used:
+    """Return the expected seconds of a training step of the run ``spec``, from earlier records with the same task, device and
+    precision. Only the first of these groups that has records is used:
 
     - the same mechanism with the same network, task options and batch size;
-    - softmax with the same network, task options and batch size;
-    - the same mechanism with another network, task options or batch size;
-    - softmax with another network, task options or batch size.
+    - any mechanism, except controls, with the same network, task options and batch size;
+    - any mechanism, except controls, with another network, task options or batch size.
 
-    Except in the first group, the time of each record is scaled in proportion to the training FLOPs per step.
+    The fastest record of a mechanism counts, because others may have shared the processor with other work. Except in the first
+    group, the time is scaled in proportion to the training FLOPs per step, and the median over the mechanisms is returned.
 
     Args:
         locations: task options with the locations of data.
@@ -94,20 +94,19 @@ def step_seconds(spec: RunSpec, known: Sequence[RunRecord], locations: Mapping[s
     timed = [record for record in known if record.spec.task == spec.task and "step_seconds_median" in record.measured]
     timed = [record for record in timed if (record.spec.device, record.spec.precision) == (spec.device, spec.precision)]
     alike = [record for record in timed if _sizes(record.spec) == _sizes(spec)]
-    for records, name in product((alike, timed), (spec.attention, "softmax")):
-        if fit := [record for record in records if record.spec.attention == name]:
-            break
-    else:
+    if own := [record.measured["step_seconds_median"] for record in alike if record.spec.attention == spec.attention]:
+        return min(own)
+    others = [record for record in alike or timed if not record.attention_card.get("control")]
+    if not others:
         return None
-    if records is alike and name == spec.attention:
-        return statistics.median(record.measured["step_seconds_median"] for record in fit)
     counted = count_per_example(
         spec, build_task(spec.task, **spec.task_options, **(locations or {})).spec, counted_implementation(spec)
     )
-    work = _flops(counted) * spec.budget.batch_size
-    return work * statistics.median(
-        record.measured["step_seconds_median"] / (_flops(record.counted) * record.spec.budget.batch_size) for record in fit
+    rates = grouped(
+        (record.spec.attention, record.measured["step_seconds_median"] / (_flops(record.counted) * record.spec.budget.batch_size))
+        for record in others
     )
+    return _flops(counted) * spec.budget.batch_size * statistics.median(map(min, rates.values()))
 
 
 def _flops(counted: Any) -> float:
