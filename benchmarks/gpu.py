@@ -141,12 +141,12 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
     if file.exists():
         data = json.loads(file.read_text(encoding="utf-8"))
         before = Measurement.from_dict(data) if "rows" in data else None  # files of earlier versions have no rows
-        if before is not None and before.finished and before.grid["attentions"] == list(names):
+        if before is not None and before.finished and before.grid["attention"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.succeeded(before)
-    words = [str(HERE / "zoo_times.py"), f"device={device}", f"attentions=[{','.join(names)}]"]
+    words = [str(HERE / "zoo_times.py"), f"device={device}", f"attention={','.join(names)}"]
     words += [f"output={file}", f"seconds={max(1.0, seconds):.0f}"]
-    tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
+    tiny = ["lengths=64,128", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
     return _told([*words, *(tiny if device == "cpu" else [])], seconds + 30)
 
 
@@ -177,7 +177,7 @@ def table3_words(out: Path, device: str) -> list[str]:
     words = [f"device={device}", f"output={out / 'linformer_table3.json'}"]
     if device == "cuda":
         return [*words, "rounds=3", "repeat_seconds=0.05"]
-    tiny = ["lengths=[64]", "projected_lengths=[16]", "dim=32", "heads=2", "tokens=64", "rounds=1", "repeat_seconds=0.001"]
+    tiny = ["lengths=64", "projected_lengths=16", "dim=32", "heads=2", "tokens=64", "rounds=1", "repeat_seconds=0.001"]
     return [*words, *tiny]
 
 

@@ -51,16 +51,16 @@ class OperatorCount(TorchDispatchMode):
 class Launches(Grid):
     """Number of kernels that each mechanism's eager implementation launches on a GPU at three lengths, counted without a GPU."""
 
-    attentions: list[str] = option([], "names of attentions; all if empty")
+    attention: list[str] = option([], "names of mechanisms; all if empty")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.attentions = self.attentions or list(attentions())
+        self.attention = self.attention or list(attentions())
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        kinds = {name: ["", "yes"] if card(name).can.causal else [""] for name in self.attentions}
-        return [[Cell(name, kind, n, batch) for kind in kinds[name] for n, batch in SHAPES] for name in self.attentions]
+        kinds = {name: ["", "yes"] if card(name).can.causal else [""] for name in self.attention}
+        return [[Cell(name, kind, n, batch) for kind in kinds[name] for n, batch in SHAPES] for name in self.attention]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("forward_launches", _count),)

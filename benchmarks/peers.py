@@ -1,6 +1,6 @@
 """Layers of the zoo against layers of public packages: time, memory, and distance to the arithmetic floor and to full attention.
 
-``python benchmarks/peers.py 'mechanisms=[window,reformer]'``; ``--help`` lists the keys.
+``python benchmarks/peers.py mechanisms=window,reformer``; ``--help`` lists the keys.
 """
 
 from __future__ import annotations

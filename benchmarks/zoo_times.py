@@ -57,7 +57,7 @@ class ZooTimes(Timed):
     A mechanism and softmax are timed in the same rounds.
     """
 
-    attentions: list[str] = option([], "names of attentions; all if empty")
+    attention: list[str] = option([], "names of mechanisms; all if empty")
     lengths: list[int] = option([1024, 4096, 16384, 65536], "lengths")
     tokens: int = option(65536, "tokens of a step, a batch of max(1, tokens // n) sequences")
     dim: int = option(512, "width of all heads together")
@@ -70,7 +70,7 @@ class ZooTimes(Timed):
     module_level: ClassVar[str] = "mechanism"
 
     def __post_init__(self) -> None:
-        self.attentions = self.attentions or list(attentions())
+        self.attention = self.attention or list(attentions())
         super().__post_init__()
 
     def groups(self) -> list[list[Cell]]:
@@ -81,7 +81,7 @@ class ZooTimes(Timed):
                 for kind in KINDS
             ]
             for n in self.lengths
-            for name in self.attentions
+            for name in self.attention
         ]
 
     def once(self, cell: Cell) -> Sequence[Probe]:

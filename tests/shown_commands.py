@@ -81,7 +81,7 @@ MEASURE: Mapping[str, str] = {
     "depth": "1",
 }
 """Sizes of a measurement; an experiment takes those keys that it has."""
-MEASURED = {"attentions": "[softmax,linear]"}
+MEASURED = {"attention": "softmax,linear"}
 """Rows of a measurement whose command names none; an experiment takes those keys that it has."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
 TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}

@@ -60,18 +60,18 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class AttentionRows:
-    """Key ``attentions`` of an experiment: a list of mechanisms with their options, such as ``linformer[projected_length=256]``."""
+    """Key ``attention`` of an experiment: a list of mechanisms with their options, such as ``linformer[projected_length=256]``."""
 
-    attentions: list[str] = option(
+    attention: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
         "mechanisms: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer[projected_length=256]",
     )
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """One cell (case to measure) for each mechanism in ``attentions``. An experiment sets the kind of step and the length of
+        """One cell (case to measure) for each mechanism in ``attention``. An experiment sets the kind of step and the length of
         each cell."""
-        return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
+        return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attention).items()]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Reading of KEY=VALUE words for commands in which each key has one value. The keys are the fields of a dataclass."""
+"""Reading of KEY=VALUE words for commands whose keys are the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_keys(kind: type) -> Iterator[str]:
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
         comma = "," if len(str(value)) < _WIDE else ", "  # a space, where the line can be wrapped
-        shown = f"[{comma.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else str(value)
+        shown = comma.join(map(str, value)) or "[]" if isinstance(value, list) else "null" if value is None else str(value)
         named = f"{key.name}={shown.lower() if isinstance(value, bool) else shown}"
         alone = len(named) > _COLUMN or " " in named
         gap = "\n" + " " * (_COLUMN + 6) if alone else " " * (_COLUMN + 2 - len(named))
@@ -30,19 +30,24 @@ def describe_keys(kind: type) -> Iterator[str]:
 
 
 def read_keys(
-    command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
+    command: str, words: Sequence[str], kind: type, *, more: Collection[str] = (), owner: str = "", texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Parse KEY=VALUE words, and return the values by key. If a key occurs twice, the last value counts.
+    """Parse KEY=VALUE words, and return the values by key. If a key occurs twice, the last value counts. A field that is a list
+    gets the values between the commas: ``KEY=a,b``.
 
     Args:
+        kind: dataclass whose fields are the keys.
+        more: further keys.
         owner: name of the part of the command that has the keys, for error messages; empty for the whole command.
         texts: keys whose values are not parsed and stay text.
 
     Raises:
         UnknownNameError: no such key.
-        ValueError: a word is not of the form KEY=VALUE, or a key has several values.
+        ValueError: a word is not of the form KEY=VALUE, or a key that is not a list has several values.
     """
     found: dict[str, Any] = {}
+    known = [*more, *(field.name for field in fields(kind))]
+    lists = {field.name for field in fields(kind) if str(field.type).startswith("list")}
     for word in words:
         key, _, text = word.partition("=")
         if key in texts and text:
@@ -59,7 +64,8 @@ def read_keys(
             raise ValueError(f"options of a mechanism must stand in brackets after its name; got {word!r}. Write attention={row}")
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
-        if read.swept:
-            raise ValueError(f"{key}= must be one value; got {word!r}. Write a list in brackets: {key}=[a,b]")
-        found[key] = read.value
+        if read.swept and key not in lists:
+            raise ValueError(f"{key}= must be one value; got {word!r}. Give one value")
+        whole = key not in lists or read.value is None or isinstance(read.value, list)
+        found[key] = read.value if whole else read.values()
     return found

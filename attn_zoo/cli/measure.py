@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def describe(experiments: Mapping[str, type[Grid]]) -> str:
     """Return the text that ``--help`` prints: a description of every experiment and of its keys."""
-    parts = ["Keys and values are written as for attn-zoo run. A list is written [a,b], in quotes if the shell requires them.", ""]
+    parts = ["Keys and values are written as for attn-zoo run. The values of a list are separated by commas: KEY=a,b.", ""]
     for name, kind in experiments.items():
         paragraphs = [" ".join(part.split()) for part in (kind.__doc__ or "").replace("``", "").split("\n\n")]
         parts += [f"experiment={name}", *(f"  {paragraph}" for paragraph in paragraphs), *describe_keys(kind), ""]
@@ -154,7 +153,7 @@ def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     if name not in experiments:
         raise UnknownNameError("experiment", name, experiments)
     kind, owner = experiments[name], f"experiment={name}"
-    given = read_keys("measure", words, ["experiment", *(f.name for f in fields(kind))], owner=owner)
+    given = read_keys("measure", words, kind, more=["experiment"], owner=owner)
     given.pop("experiment", None)
     return name, typed_options(owner, kind, given)
 

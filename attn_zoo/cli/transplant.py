@@ -81,7 +81,7 @@ def transplant_command(words: Sequence[str]) -> int:
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{twice[0]}= must be given once; got it twice. Leave one of them out")
-    given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_TEXTS)
+    given = read_keys("transplant", words, Keys, texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):

@@ -17,7 +17,7 @@ from attn_zoo.contract import UnknownNameError
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.rows import read_rows, split
 
-_ROWS = ("attention", "attentions", "layer", "mechanisms")
+_ROWS = ("attention", "layer", "mechanisms")
 """Keys whose values are mechanisms, with or without options."""
 _SIGNS = ":[+*"
 """Characters that do not occur in a name. At least one of them is needed to write a hybrid, or a mechanism with options or an

@@ -122,7 +122,7 @@ def measure_command(required: Requirements, taken: Candidate) -> str | None:
     cross-attention, which ``attn-zoo measure`` does not time."""
     if required.reads_past or required.cross:
         return None
-    rows = f"[{BASELINE},{RowName(taken.attention, taken.options)}]"
+    rows = f"{BASELINE},{RowName(taken.attention, taken.options)}"
     sizes = {"dim": (required.width, 256), "heads": (required.heads, 4), "device": (required.device, "cpu")}
     changed = [f"{name}={value}" for name, (value, default) in sizes.items() if value != default]
-    return " ".join(["attn-zoo measure", f"attentions={rows}", f"lengths=[{required.length}]", *changed])
+    return " ".join(["attn-zoo measure", f"attention={rows}", f"lengths={required.length}", *changed])

@@ -155,7 +155,7 @@ def use(entry: AttentionCard) -> Use:
     commands = [
         (f"attn-zoo run attention={entry.name} task=digits seed=1", "train and test it; the leaderboard is printed"),
         (f"attn-zoo check {entry.name}", "prove every claim on its card, and every refusal"),
-        (f"attn-zoo measure experiment=growth 'attentions=[{beside}]'", "growth with the length on this machine"),
+        (f"attn-zoo measure experiment=growth attention={beside}", "growth with the length on this machine"),
     ]
     if entry.name != "softmax":
         commands.append((f"attn-zoo analyze error --attention {entry.name}", "distance to softmax, against cost"))

@@ -70,7 +70,7 @@ def test_the_committed_table_holds_every_attention():
 
 @pytest.mark.parametrize("name", [name for name in attentions() if name not in CHUNKS])
 def test_the_committed_table_is_that_of_the_code(name):
-    grid = Launches(attentions=[name])
+    grid = Launches(attention=[name])
     found = Measurement("launches", grid.identity(), None, {})
     Session(grid, found).run()
     assert points_of(found) == [point for point in COMMITTED if point["attention"] == name]

@@ -54,7 +54,7 @@ def test_exponents_of_known_laws():
 
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
-    grid = Growth(attentions=["none", "softmax:eager"], lengths=[64, 500_000], dim=8, heads=2, rounds=2)
+    grid = Growth(attention=["none", "softmax:eager"], lengths=[64, 500_000], dim=8, heads=2, rounds=2)
     found = Measurement("growth", grid.identity(), grid.protocol, {}, grid.facts())
     Session(grid, found).run()
     by_cell = {(cell.label, cell.length, cell.kind): figures for cell, figures in found.cells.items()}

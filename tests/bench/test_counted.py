@@ -240,7 +240,7 @@ def test_disagreement_is_flagged_and_not_raised(miscounted, capsys):
         "backward_flops": (7, right.shown("backward_flops")),
         "parameters": (6, 0),
     }
-    assert main(["measure", "experiment=counted", f"attentions=[{miscounted}]", "lengths=[64]", "dim=32", "heads=2"]) == 0
+    assert main(["measure", "experiment=counted", f"attention={miscounted}", "lengths=[64]", "dim=32", "heads=2"]) == 0
     out = capsys.readouterr().out
     assert out.count("≠ |") == 3
     assert "≠ miscounted, FLOPs, forward: the formula says 5, PyTorch counts 524,288 (at every length)" in out
@@ -275,7 +275,7 @@ def test_card_that_states_little_and_needs_numbers(monkeypatch):
 
 def test_command_counts_without_a_device(tmp_path, capsys):
     output = tmp_path / "counted.json"
-    words = ["experiment=counted", "attentions=[softmax:sdpa,linformer,reformer]", "lengths=[512,8192]", "causal=true"]
+    words = ["experiment=counted", "attention=softmax:sdpa,linformer,reformer", "lengths=[512,8192]", "causal=true"]
     assert main(["measure", *words, "seconds=6000", f"output={output}"]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -293,7 +293,7 @@ def test_command_counts_without_a_device(tmp_path, capsys):
 
 
 def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
-    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,1024]", f"output={tmp_path / 'c.json'}"]
+    words = ["measure", "experiment=counted", "attention=linformer", "lengths=[512,1024]", f"output={tmp_path / 'c.json'}"]
     assert main([*words, "seconds=0.000001"]) == 0
     late = capsys.readouterr().out
     assert "| linformer | no time left | no time left |" in [" ".join(line.split()) for line in late.splitlines()]

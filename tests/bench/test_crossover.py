@@ -23,7 +23,7 @@ from attn_zoo.count.rigs import Subject
 
 GIVEN: dict[str, Any] = {
     "device": "cpu",
-    "attentions": ["linformer[projected_length=8]"],
+    "attention": ["linformer[projected_length=8]"],
     "lengths": [8, 16, 32],
     "dim": 16,
     "heads": 2,
@@ -119,10 +119,10 @@ def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripte
 
 def test_softmax_is_not_compared_with_itself(scripted):
     rows = ["softmax", "softmax:sdpa", "linformer[projected_length=8]"]
-    found = measured(attentions=rows)
+    found = measured(attention=rows)
     assert {cell.label for cell in found.cells} == {"softmax:eager", "softmax:sdpa", LINFORMER}
-    with pytest.raises(ValueError, match="attentions= must name a mechanism other than softmax"):
-        grid_of(attentions=["softmax"])
+    with pytest.raises(ValueError, match="attention= must name a mechanism other than softmax"):
+        grid_of(attention=["softmax"])
     itself = [Figures(Cell("softmax", "forward", n, subject=Subject("softmax", {}))) for n in (8, 16)]
     assert analysis.compared([*itself, *found.cells.values()]) == [LINFORMER], "also in a file that was written before"
 

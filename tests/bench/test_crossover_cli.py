@@ -43,7 +43,7 @@ def scripted(monkeypatch, tmp_path):
 
 def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
     words = [
-        "attentions=[linformer[projected_length=128],performer[features=256]]",
+        "attention=linformer[projected_length=128],performer[features=256]",
         "output=x.json",
         "plot=x.svg",
     ]

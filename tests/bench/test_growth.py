@@ -15,7 +15,7 @@ from attn_zoo.bench.workers import Worker
 
 
 def grid(**changes) -> Growth:
-    return Growth(**{"attentions": ["softmax:eager", "linear"], "lengths": [16, 32], "dim": 8, "heads": 2, **changes})
+    return Growth(**{"attention": ["softmax:eager", "linear"], "lengths": [16, 32], "dim": 8, "heads": 2, **changes})
 
 
 @pytest.mark.process
@@ -38,7 +38,7 @@ def test_with_little_memory_one_worker_makes_room_for_the_next(available, most, 
     monkeypatch.setattr(Worker, "_spawn", started)
     monkeypatch.setattr(Worker, "stop", ended)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available * 2**34, total=2**34))
-    made = grid(attentions=["linear", "softmax:eager"], rounds=2)
+    made = grid(attention=["linear", "softmax:eager"], rounds=2)
     found = Measurement("growth", vars(made), made.protocol, {})
     Session(made, found).run()
     assert most_alive == most and not alive

@@ -18,7 +18,7 @@ from patience import HANG, within
 
 SOON = 5.0
 """Seconds until the end, by a clock that a loaded machine slows down."""
-WORDS = "plugin=waiting.py attentions=[{attention}] lengths=[32,{length}] dim=64 heads=2 rounds=50 output=found.json"
+WORDS = "plugin=waiting.py attention={attention} lengths=[32,{length}] dim=64 heads=2 rounds=50 output=found.json"
 """Measurement that takes minutes."""
 WAITING = "import time; time.sleep(600)"
 PLUGIN = f'''"""y = v, after a process like a compiler's."""

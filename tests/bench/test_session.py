@@ -21,7 +21,7 @@ from attn_zoo.bench.tables import figure
 from attn_zoo.bench.workers import WorkerError
 
 GIVEN: dict[str, Any] = {
-    "attentions": ["softmax", "linformer[projected_length=64]"],
+    "attention": ["softmax", "linformer[projected_length=64]"],
     "lengths": [128],
     "device": "cpu",
     "dim": 16,
@@ -53,7 +53,7 @@ def grid_of(**changes: Any) -> Growth:
         ({"rounds": 0}, "rounds must be an integer >= 1"),
         ({"order": "sorted"}, "protocol.order must be one of"),
         ({"device": "tpu"}, "device must be auto, cpu or cuda"),
-        ({"attentions": ["softmax:xformers"]}, "softmax:xformers cannot run here: .* xformers runs only on a CUDA GPU"),
+        ({"attention": ["softmax:xformers"]}, "softmax:xformers cannot run here: .* xformers runs only on a CUDA GPU"),
     ],
 )
 def test_bad_input_is_refused_before_work(wrong, message):
@@ -246,7 +246,7 @@ def test_the_table_of_the_scripted_measurement(scripted):
 def test_the_command_measures_and_goes_on(tmp_path, capsys):
     """With real processes: everything that is asked of a bench is there."""
     output = tmp_path / "growth.json"
-    words = ["measure", "attentions=[softmax:sdpa]", "lengths=[64]", "dim=8", "heads=2", "memory_gib=16"]
+    words = ["measure", "attention=softmax:sdpa", "lengths=[64]", "dim=8", "heads=2", "memory_gib=16"]
     words += ["rounds=2", "device=cpu", f"output={output}"]
     assert cli.main(words) == 0
     first = capsys.readouterr().out

@@ -157,7 +157,7 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
 
 @pytest.mark.exhaustive
 def test_measure_prints_exponents_and_writes_them(tmp_path):
-    words = ["attentions=[softmax:sdpa,linformer[projected_length=16]]", "lengths=[64,128]", "dim=16", "heads=2"]
+    words = ["attention=softmax:sdpa,linformer[projected_length=16]", "lengths=64,128", "dim=16", "heads=2"]
     outcome = zoo("measure", *words, "rounds=2", "output=found.json", cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     assert "softmax:sdpa" in outcome.stdout
@@ -179,14 +179,15 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["lengths=[64,x]"], "must be"),
-        (["lengths=64,128"], "Write a list in brackets: lengths=[a,b]"),
+        (["lengths=64,x"], "must be"),
+        (["dim=8,16"], "dim= must be one value"),
         (["lengths=[]"], "lengths must be a list of different integers, each at least 1"),
         (["+dim=8"], "words of measure must be KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim= must be a multiple of heads="),
         (["rounds=0"], "rounds must be an integer >= 1"),
-        (["attentions=[sofmax]"], "did you mean 'softmax'"),
-        (["attentions=[linformer[projected_length=8]"], "brackets and quotes must come in pairs"),
+        (["attention=sofmax"], "did you mean 'softmax'"),
+        (["attention=linformer[projected_length=8"], "brackets and quotes must come in pairs"),
         (["set.linformer.projected_length=3"], "no key of experiment=growth is called 'set.linformer.projected_length'"),
         (["output=nowhere/found.json"], "a file in an existing folder"),
         (["device=cpu", "precision=fp8"], "precision must be one of fp32, bf16, fp16"),

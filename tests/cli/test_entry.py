@@ -91,7 +91,7 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "report=maybe"], "report must be true or false; got 'maybe'"),
         (["run", "data=3"], "data is a group of settings, so one of its keys must be named"),
         (["run", "budget.steps=many"], "option steps must be an integer; got 'many'"),
-        (["measure", "lengths=128"], "lengths must be a list in brackets of integers, such as [64,128]; got 128"),
+        (["measure", "lengths=many"], "lengths must be a list in brackets of integers, such as [64,128]; got 'many'"),
         (["measure", "--plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["list", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["show", "softmax", "--records", "nosuch"], "'nosuch' does not exist"),
@@ -251,7 +251,7 @@ def test_workers_load_the_plugin(plugin, capsys):
     words = ["plugin=./entry_plugin.py", "attention=entry_mine", "seed=1,2", "launch=joblib", "workers=2", "threads=1"]
     assert main(["run", "-m", *words, *TINY]) == 0
     assert len(list(Path("runs").glob("entry_mine*.json"))) == 2
-    measured = ["measure", "plugin=./entry_plugin.py", "attentions=[entry_mine]", "lengths=[16]", "dim=16", "heads=2", "rounds=1"]
+    measured = ["measure", "plugin=./entry_plugin.py", "attention=entry_mine", "lengths=[16]", "dim=16", "heads=2", "rounds=1"]
     assert main(measured) == 0
     assert "entry_mine" in capsys.readouterr().out
 

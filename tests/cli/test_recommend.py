@@ -81,7 +81,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert lines[5] == 'Code: MultiHeadAttention(256, 4, "linear", length=4096)'
     assert lines[6:] == [
         "FLOPs are not time. This measures linear and softmax at 4,096 tokens:",
-        "  attn-zoo measure 'attentions=[softmax,linear]' 'lengths=[4096]'",
+        "  attn-zoo measure attention=softmax,linear lengths=4096",
     ]
 
 
@@ -276,7 +276,7 @@ def test_the_counts_of_verdicts_add_up_to_the_tasks_that_decide(capsys):
 def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
     found = asked(records(linformer=SURE), "linformer[projected_length=64]", length=2048, width=512, heads=8, padding=True)
     said = as_text(found).replace(" \\\n   ", "")
-    measured = "'attentions=[softmax,linformer[projected_length=64]]' 'lengths=[2048]' dim=512 heads=8"
+    measured = "'attention=softmax,linformer[projected_length=64]' lengths=2048 dim=512 heads=8"
     assert f"  attn-zoo measure {measured}" in said
     assert 'In a transformers model: replace_attention(model, "linformer", projected_length=64)' in said
     linear = as_text(asked(records(linear=SURE), "linear", padding=True))

@@ -24,7 +24,7 @@ from attn_zoo.leaderboard.reproduce import command
             ["linformer[projected_length=8]", "linformer[projected_length=16]", "softmax"],
         ),
         ("attention=a[b=1,c=x],'d:e'", ["a[b=1,c=x]", "d:e"]),
-        ("attentions=[softmax:sdpa,linformer[projected_length=16]]", [["softmax:sdpa", "linformer[projected_length=16]"]]),
+        ("attention=[softmax:sdpa,linformer[projected_length=16]]", [["softmax:sdpa", "linformer[projected_length=16]"]]),
         ("attention=choice(a,b)", ["a", "b"]),
         ("attention=linear+linear+softmax,softmax", ["2*linear+softmax", "softmax"]),
         ("lengths=[1,2]", [[1, 2]]),

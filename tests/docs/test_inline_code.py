@@ -84,7 +84,7 @@ def known_settings() -> set[str]:
         names |= {f"attention.{name}.{option}" for name in registry.attentions() for option in options if group == "attention"}
     names |= {field.name for kind in (*EXPERIMENTS.values(), Keys) for field in fields(kind)}
     names |= set(inspect.signature(MultiHeadAttention).parameters) | set(inspect.signature(TimmAttention).parameters)
-    return names | {"trials", "workers", "threads", "restarts", "records", "report", "data.root", "level", "output", "attentions"}
+    return names | {"trials", "workers", "threads", "restarts", "records", "report", "data.root", "level", "output"}
 
 
 def test_what_is_shown_is_found():

@@ -68,7 +68,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     svg = plot.read_bytes()
     assert b"<svg" in svg
     again = tmp_path / "again.svg"
-    assert transplant(f"read=[{output}]", f"plot={again}") == 0
+    assert transplant(f"read={output}", f"plot={again}") == 0
     assert again.read_bytes() == svg, "the same record is the same picture"
     assert joined([found]) == found
     with pytest.raises(ValueError, match="each student must be in one record only"):
@@ -142,7 +142,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "pairs=nowhere.jsonl"], "nowhere.jsonl"),
         (["attention=linformer", "output=nowhere/out.json"], "output must be a file in an existing folder"),
         (["attention=linformer", "plot=out.pdf"], "plot must end in .svg or .png"),
-        (["attention=linformer", "read=[out.json]"], "attention= and output= must not be given"),
+        (["attention=linformer", "read=out.json"], "attention= and output= must not be given"),
         (["attention=fnet"], "does not support padding"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not (DATA / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
 def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_path, capsys):
-    texts = [f"train=[{DATA}/wikitext-2/valid.txt.xz]", f"test=[{DATA}/wikitext-2/test.txt.xz]", f"output={tmp_path / 'out.json'}"]
+    texts = [f"train={DATA}/wikitext-2/valid.txt.xz", f"test={DATA}/wikitext-2/test.txt.xz", f"output={tmp_path / 'out.json'}"]
     words = ["attention=linformer[projected_length=16]", "init=stretches,spectrum,random", *texts]
     sizes = {"length": 64, "passages": 16, "tests": 24, "distil_steps": 6, "tune_steps": 0, "batch": 4}
     assert transplant("model=minilm", *words, **sizes) == 0
@@ -197,6 +197,6 @@ def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_
 def test_the_committed_record_can_be_shown_and_drawn(tmp_path, capsys):
     """Seeds in the record agree to the last bit at the swap, so error bars there have length zero."""
     record = Path(__file__).parents[2] / "results" / "transplant.json"
-    assert main(["transplant", f"read=[{record}]", f"plot={tmp_path / 'drawn.svg'}"]) == 0
+    assert main(["transplant", f"read={record}", f"plot={tmp_path / 'drawn.svg'}"]) == 0
     assert "linformer projected_length=32" in capsys.readouterr().out
     assert (tmp_path / "drawn.svg").stat().st_size > 10_000

@@ -27,7 +27,7 @@ class Crossover(Timed, AttentionRows):
     ``lengths=``, otherwise the slowest measurements. To measure them later, run the same command with the same output again.
     """
 
-    attentions: list[str] = option(
+    attention: list[str] = option(
         ["linformer", "performer", "longformer", "reformer"], "mechanisms to compare with softmax, which is always measured"
     )
     # Null until the device is known.
@@ -56,7 +56,7 @@ class Crossover(Timed, AttentionRows):
         mechanisms = [layer for layer in self.layers if layer.subject and layer.subject.attention != "softmax"]
         if not mechanisms:
             raise ValueError(
-                "attentions= must name a mechanism other than softmax, because every mechanism is compared with softmax. Add a "
+                "attention= must name a mechanism other than softmax, because every mechanism is compared with softmax. Add a "
                 "mechanism"
             )
         layers = [*softmax_layers(self.device), *mechanisms]
