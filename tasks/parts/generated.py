@@ -115,7 +115,7 @@ def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int)
     """Return ``size`` new digits for each row, in random order. ``counts`` says how often each digit already occurs in the row.
     With the new digits, all digits are equally frequent, up to a difference of one."""
     rows, modulus = counts.shape
-    each, over = divmod(size + int(counts[0].sum()), modulus)
+    each, over = divmod(size + int(counts[:1].sum()), modulus)
     lacking = each - counts
     np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
     ends = lacking.cumsum(axis=1)

@@ -209,6 +209,14 @@ def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, unmarke
     assert_solved(task, oracle)
 
 
+def test_a_block_without_a_clear_majority_is_drawn_again():
+    """Three marked digits out of a thousand rarely agree, so some blocks hold no example at all."""
+    task = build_task("selective", marked=3, modulus=1000, length=3010, train=1, valid=1, test=1)
+    random = np.random.RandomState(0)
+    found = [len(task.draw(random, 8, "test")[0]) for _ in range(3)]
+    assert found == [0, 0, 0]
+
+
 @pytest.mark.parametrize("options", [{}, {"kind": "sum", "marked": 3, "modulus": 10}, {"length": 80, "marked": 15}])
 def test_selective_tells_nothing_by_counts_or_by_the_last_token(options):
     task = build_task("selective", train=6000, **options)
