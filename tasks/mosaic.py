@@ -49,7 +49,8 @@ class Options(SyntheticOptions):
     grid: int = 6
     """Number of cells per side; a cell is a patch of 8 × 8 pixels."""
     marks: int = 1
-    """Number of different marks in a mosaic, from 1 to 8. There is a different digit to the right of each mark."""
+    """Number of different marks in a mosaic, from 1 to 8. There is a different digit to the right of each mark. The grid must have
+    room for at least one digit of each kind, so that all digits can be equally frequent."""
     kinds: int = added_later(CLASSES)
     """Number of different digits in a mosaic. These digits are drawn anew for each mosaic. A model that knows which digits occur in
     a mosaic, but not where, has an accuracy of 1 / ``kinds``."""
@@ -59,7 +60,9 @@ class Options(SyntheticOptions):
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells per side")
         require_range("mosaic.kinds", self.kinds, 2, CLASSES, "counts different digits")
-        most = min(len(MARKS), self.kinds, _pairs(self.grid) - _skipped(self))
+        require_range("mosaic.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
+        digits = self.grid**2 - 1 - _blank(self)  # in the grid, if no other cell has a mark
+        most = min(len(MARKS), self.kinds, _pairs(self.grid) - _skipped(self), digits - self.kinds)
         require_range("mosaic.marks", self.marks, 1, most, f"counts different marks, at most {most} at grid={self.grid},")
         self.require_sizes("mosaic")
 
@@ -151,7 +154,7 @@ class Mosaic(SyntheticTask):
         pair = 1 + skipped + subsets(random, rows, o.marks, _pairs(o.grid) - skipped)
         at = pair // (o.grid // 2) * o.grid + pair % (o.grid // 2) * 2
         marks, answers = subsets(random, rows, o.marks, o.marks), subsets(random, rows, o.marks, o.kinds)
-        blank = o.grid - 1 if o.question_row else 0
+        blank = _blank(o)
         others = balance(random, counts_of(answers, o.kinds), o.grid**2 - 1 - blank - 2 * o.marks)
         if o.kinds < CLASSES:
             shown = subsets(random, rows, o.kinds, CLASSES)
@@ -176,6 +179,11 @@ def _pairs(grid: int) -> int:
 def _skipped(o: Options) -> int:
     """Return the number of pairs of the first row that are blank. The first pair of the grid does not count."""
     return o.grid // 2 - 1 if o.question_row else 0
+
+
+def _blank(o: Options) -> int:
+    """Return the number of blank cells."""
+    return o.grid - 1 if o.question_row else 0
 
 
 class _Pool(NamedTuple):

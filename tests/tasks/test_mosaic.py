@@ -50,7 +50,8 @@ def labels(task: Task, split: Split) -> Tensor:
         {},
         {"marks": 2},
         {"grid": 5, "marks": 8},
-        {"grid": 4, "marks": 7},
+        {"grid": 4, "marks": 5},
+        {"grid": 4, "marks": 7, "kinds": 8},
         {"kinds": 4, "question_row": True},
         {"grid": 4, "marks": 6, "kinds": 6, "question_row": True},
     ],
@@ -83,6 +84,17 @@ def test_a_mosaic_tells_nothing_by_counts_or_by_place():
     assert (digits[np.arange(4000), np.array(first) + 1] == answers).mean() == pytest.approx(0.5, abs=0.04), "of two marks"
     asked = np.array([int(one[0].split()[1]) for one in read])
     assert all((np.bincount(answers[asked == mark], minlength=10) / (asked == mark).sum()).max() < 0.17 for mark in range(2))
+
+
+@pytest.mark.parametrize(("marks", "options"), [(5, {}), (2, {"question_row": True}), (7, {"kinds": 8}), (6, {"kinds": 9})])
+def test_a_small_mosaic_tells_nothing_by_counts(marks, options):
+    """With a mark more, the answer would be among the digits that occur, and others would be missing."""
+    task = build_task("mosaic", grid=4, marks=marks, **SMALL, **options)
+    for read in cells(task, "train"):
+        counts = np.bincount([int(what.split()[1]) for what in read if what.startswith("digit")], minlength=10)
+        assert (counts > 0).sum() == task.options.kinds and np.ptp(counts[counts > 0]) <= 1
+    with pytest.raises(ValueError, match=f"must be from 1 to {marks}; got {marks + 1}"):
+        build_task("mosaic", grid=4, marks=marks + 1, **options)
 
 
 def test_a_mosaic_of_few_kinds_tells_which_digits_are_candidates_and_no_more():
