@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,15 +54,15 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
     """Return the image files of each split with their labels and digests. Classes are numbered in the order of their folder names.
 
-    Every file is read once, to compute its digest and to check that it is complete. Digests are cached until the name, size or
-    modification time of a file changes.
+    Every file is read once, to compute its digest and to check that it is complete. The digests of a folder are cached until the
+    name, size or modification time of a file changes.
 
     Args:
         classes: required number of classes.
 
     Raises:
         MissingDataError: the folder does not exist, or it lacks training or test images.
-        DamagedDataError: an image is damaged, a class has no image, or the number of classes is wrong.
+        DamagedDataError: an image is damaged or has more than 256 levels, a class has no image, or the number of classes is wrong.
     """
     parts = {part: _list(path) for part, path in find_image_folder(folder).items()}
     names = sorted(parts["train"])
@@ -93,7 +94,7 @@ def _list(part: Path) -> dict[str, list[Path]]:
 def _files(folder: Path, names: Sequence[str], found: dict[str, list[Path]]) -> ImageFiles:
     paths = tuple(path for name in names for path in found[name])
     labels = np.repeat(np.arange(len(names)), [len(found[name]) for name in names])
-    listing = hashlib.sha256()
+    listing = hashlib.sha256(os.fsencode(folder.resolve()))  # files of another folder can have the same names, sizes and times
     for path in paths:
         state = path.stat()
         listing.update(f"{path.relative_to(folder)}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
@@ -111,9 +112,18 @@ def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
     with unpacking(path, "an image"):
         packed = path.read_bytes()
         with Image.open(io.BytesIO(packed)) as image:
+            _require_bytes(path, image.mode)
             if not _ends_well(packed):
                 image.load()  # decodes the whole image, which is slow
     return np.frombuffer(hashlib.sha256(packed).digest(), dtype=np.uint8)
+
+
+def _require_bytes(path: Path, mode: str) -> None:
+    """Check that levels are from 0 to 255. Pillow cuts off larger ones, so most pixels would be white."""
+    if mode.startswith(("I", "F")):
+        raise DamagedDataError(
+            f"{path} must have levels from 0 to 255, but has 16 or 32 bits per pixel (mode {mode}). Convert it to 8 bits"
+        )
 
 
 def _ends_well(packed: bytes) -> bool:
@@ -130,11 +140,12 @@ def load_image(path: Path, side: int, crop: float) -> UInt8[np.ndarray, "3 side 
     cut out.
 
     Raises:
-        DamagedDataError: the image cannot be decoded.
+        DamagedDataError: the image cannot be decoded, or has more than 256 levels.
     """
     from PIL import Image
 
     with unpacking(path, "an image"), Image.open(path) as image:
+        _require_bytes(path, image.mode)
         colour = image.convert("RGB")
     shorter, target = min(colour.size), round(side / crop)
     width, height = (max(side, round(length * target / shorter)) for length in colour.size)

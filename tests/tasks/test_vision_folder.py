@@ -16,6 +16,7 @@ from PIL import Image
 from attn_zoo import build_task, task_card
 from attn_zoo.conformance import check_task
 from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError
+from attn_zoo.data.image_folder import load_image
 
 FORMS = ("png", "jpg", "webp", "bmp")
 
@@ -148,6 +149,30 @@ def test_files_are_read_once_and_again_when_they_change(folder, monkeypatch):
     os.utime(path, ns=(0, 0))
     with pytest.raises(pytest.fail.Exception, match="was read again"):
         build(folder).examples("test")
+
+
+def test_a_folder_like_another_one_has_digests_of_its_own(folder):
+    """Archives often give all files the same time, and images without compression have the same size."""
+    other = folder.parent / "others"
+    shutil.copytree(folder, other)
+    for at, path in enumerate(sorted(other.rglob("*.bmp"))):
+        data = bytearray(path.read_bytes())
+        data[-8] ^= 1 + at % 255
+        path.write_bytes(data)
+    for path in (*folder.rglob("*.*"), *other.rglob("*.*")):
+        os.utime(path, (0, 0))
+    assert build(folder).examples("test").digest() != build(other).examples("test").digest()
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("png", np.uint16), ("tif", np.uint16), ("tif", np.float32)])
+def test_images_of_more_than_256_levels_are_refused(folder, form, dtype):
+    """Pillow would turn nearly all their pixels white."""
+    path = folder / "train" / "cat" / f"deep.{form}"
+    Image.fromarray(np.arange(64).reshape(8, 8).astype(dtype) * 1000).save(path)
+    with pytest.raises(DamagedDataError, match=re.escape(str(path)) + " must have levels from 0 to 255, but has"):
+        build(folder).examples("train")
+    with pytest.raises(DamagedDataError, match="Convert it to 8 bits"):
+        load_image(path, 8, 1.0)
 
 
 def test_it_passes_the_kit(folder):
