@@ -18,7 +18,7 @@ from attn_zoo.registry import register_task
 
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
 from .parts.options import require_range
-from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
+from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask, require_fresh
 from .parts.tokenisers import Tokeniser, Tokens
 
 
@@ -114,7 +114,11 @@ class CausalLanguage(TextTask):
         return {"repeated": repeated, "rest": ~repeated}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Return the sequences of each split, the next token at each position, and a mask of the repeated tokens."""
+        """Return the sequences of each split, the next token at each position, and a mask of the repeated tokens.
+
+        Raises:
+            ValueError: every sequence of a split also occurs in a later split.
+        """
         o, run = self.options, self.options.run or (8 if self.options.tokens is Tokens.bytes else 2)
         rows: dict[str, NDArray[Any]] = {}
         taken: set[bytes] = set()
@@ -124,12 +128,8 @@ class CausalLanguage(TextTask):
             keys = [windows[place, :-1].tobytes() for place in order]
             order = order[[key not in taken for key in keys]]
             taken.update(keys)
+            require_fresh("causal_language", split, len(order))
             rows[split] = windows[order[: (split == "train" and o.train) or None]]
-        if not len(rows["train"]):
-            raise ValueError(
-                "causal_language: every training sequence also occurs in the validation or test split, so none is left. Give "
-                "texts that differ"
-            )
         codes = dict(zip(SPLITS, _codes([rows[split] for split in SPLITS], run), strict=True))
         frequency = np.bincount(codes["train"].ravel(), minlength=1 + max(int(code.max()) for code in codes.values()))
         arrays: Arrays = {}

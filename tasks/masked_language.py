@@ -19,7 +19,7 @@ from attn_zoo.registry import register_task
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
 from .parts.masking import first_of_word, mask
 from .parts.options import require_range
-from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
+from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask, require_fresh
 from .parts.tokenisers import Tokeniser
 
 FEWEST = 8
@@ -155,11 +155,7 @@ class MaskedLanguage(TextTask):
             keys = [row.tobytes() for row in ids]
             fresh = np.array([key not in taken for key in keys])
             taken.update(keys)
-            if not fresh.any():
-                raise ValueError(
-                    f"masked_language: every sequence of {split} also occurs in a later split, so none is left for {split}. Give "
-                    "other texts"
-                )
+            require_fresh("masked_language", split, int(fresh.sum()))
             ids, words = ids[fresh], words[fresh]
             if split == "train":
                 order = np.random.RandomState([o.data_seed, 3]).permutation(len(ids))[: o.train or None]

@@ -50,7 +50,8 @@ class Options:
     length: int = 512
     """Number of bytes that are read from the beginning of each document; 4,000 in Long Range Arena."""
     train: int = 20_000
-    """Number of training pairs to draw. With ``files=aan``, the first pairs of the file are used, and 0 means all."""
+    """Number of training pairs to draw. With ``files=aan``, the first pairs in the order of their digests are used, and 0 means
+    all."""
     valid: int = 2_000
     """Number of validation pairs to draw; unused for ``aan``."""
     test: int = 4_000
@@ -141,7 +142,7 @@ class Retrieval(Task):
 
         Raises:
             FileNotFoundError: files with the documents are missing.
-            ValueError: a file is damaged or incomplete, or the documents make fewer pairs than required.
+            ValueError: a file is damaged or incomplete, or there are fewer pairs than required.
         """
         o = self.options
         return _splits(data_root(o.root), o.files, o.length, (o.train, o.valid, o.test), o.data_seed)[SPLITS.index(split)]
@@ -157,7 +158,7 @@ def _splits(root: Path, files: Files, length: int, sizes: tuple[int, int, int], 
     else:
         recipe |= {"files": dataset_digests(NEWSGROUPS, root), "sizes": sizes, "seed": seed}
         make = partial(_drawn, root, length, sizes, seed)
-    return token_examples(cached(f"retrieval-{files.value}", recipe, make))
+    return token_examples(cached(f"retrieval-{files.value}", recipe, make), train=sizes[0])
 
 
 def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str, NDArray[Any]]:

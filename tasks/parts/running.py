@@ -73,7 +73,7 @@ class TextOptions:
     """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
     65,536 for ``file``."""
     train: int = 0
-    """Number of training sequences; 0 for all."""
+    """Largest number of training sequences; 0 for all."""
     data_seed: int = 0
     """Seed of the order of sequences and of other random choices, such as masks."""
     path: str = ""
@@ -154,6 +154,21 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
     return arrays, dict(zip(SPLITS, token_examples(arrays, padded=kind.padded), strict=True))
+
+
+def require_fresh(task: str, split: str, count: int) -> None:
+    """Check that a split has sequences that do not occur in a later split. ``count`` is their number.
+
+    Args:
+        task: name of the task, for the message.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not count:
+        raise ValueError(
+            f"{task}: every sequence of {split} also occurs in a later split, so none is left for {split}. Give other texts"
+        )
 
 
 def _named_files(options: Any) -> list[tuple[str, Path]] | None:

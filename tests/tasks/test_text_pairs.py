@@ -160,6 +160,8 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
     found = dict(zip(documents(task.examples("valid")), task.examples("valid").labels().tolist(), strict=True))
     assert found == {("valid one", "'quoted' \"text"): 1, ("valid", "two"): 0}
     assert len(build(str(tmp_path), files="aan", train=2, length=16).examples("train")) == 2
+    with pytest.raises(ValueError, match=r"train must be at most 3, the number of examples left .*; got 4"):
+        build(str(tmp_path), files="aan", train=4, length=16).examples("train")
     cut = as_aan(tmp_path / "cut", train="1.0\t3\t4\tcut of")
     with pytest.raises(DamagedDataError, match=r"AAN: .*train\.tsv, line 5 must have 5 columns, but has 4"):
         build(cut, files="aan", train=0, length=16).examples("train")
