@@ -96,7 +96,7 @@ class LibraryTokeniser(Tokeniser):
     """Tokeniser of the library ``tokenizers``. The special tokens that the library adds around a text are left out."""
 
     def __init__(self, inner: Any) -> None:
-        super().__init__(FIRST + inner.get_vocab_size())
+        super().__init__(FIRST + 1 + max(inner.get_vocab().values(), default=-1))  # above the number of ids if some are left out
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
@@ -146,7 +146,7 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
         found = LibraryTokeniser(train(texts(), vocabulary - FIRST))
     if found.vocabulary > vocabulary:
         raise ValueError(
-            f"vocabulary must be at least {found.vocabulary}, because {path} has {found.vocabulary - FIRST} ids and "
+            f"vocabulary must be at least {found.vocabulary}, because {path} has ids below {found.vocabulary - FIRST} and "
             f"attn-zoo adds {FIRST}; got {vocabulary}"
         )
     return found

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from attn_zoo.tasks.datasets import glue
-from attn_zoo.tasks.parts.rows import joined
+from attn_zoo.tasks.parts.rows import encode_rows, joined
 from attn_zoo.tasks.parts.tokenisers import FIRST, SEPARATOR, ByteTokeniser, Tokens, make_tokeniser
 from attn_zoo.tasks.sentences import Options
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError, task
+from attn_zoo.data.labelled_text import LabelledText
 
 REAL = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
 PLACES = {
@@ -216,6 +217,21 @@ def test_a_tokeniser_from_a_file_is_part_of_the_content(tmp_path):
     (tmp_path / "one/tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(DamagedDataError, match=r"one/tokenizer\.json is not a tokenizer\.json"):
         make_tokeniser(Tokens.file, 400, str(tmp_path / "one"), list)
+
+
+@pytest.mark.extras
+def test_a_tokeniser_may_leave_out_ids(tmp_path):
+    """Ids beyond the number of ids once became negative, because they were stored in too few bits."""
+    tokenizers = pytest.importorskip("tokenizers")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "near": 1, "far": 40_000}, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.save(str(tmp_path / "tokenizer.json"))
+    made = make_tokeniser(Tokens.file, 50_000, str(tmp_path), list)
+    assert made.vocabulary == 40_001 + FIRST
+    ids = encode_rows(made, [LabelledText(0, ("near far",))], 3)
+    assert ids.tolist() == [[1 + FIRST, 40_000 + FIRST, 0]]
+    with pytest.raises(ValueError, match=r"vocabulary must be at least 40004, because .* has ids below 40001"):
+        make_tokeniser(Tokens.file, 300, str(tmp_path), list)
 
 
 @pytest.mark.extras
