@@ -78,8 +78,8 @@ class Adding(SyntheticTask):
         metric is the mean squared error.
     Differs: in the source, a separate channel marks frames. A network can then add the marked values by averaging, without
         comparing anything. Here a frame is marked if it has the key of the last frame. The metric is R², which does not depend on
-        the unit of the values. The mean squared error is (1 - R²) times the variance of the labels, which is ``marked`` / 3. All
-        examples have the same length.
+        the unit of the values. The mean squared error is (1 - R²) times the variance of the labels, which is about ``marked`` / 3.
+        All examples have the same length.
     """
 
     options: Options

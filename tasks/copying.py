@@ -81,7 +81,7 @@ class Options(SyntheticOptions):
             model=ENCODER,
             budget={"steps": 600, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
             options={"tokens": 8, "causal": True},
-            differs="64 tokens, 8 of them symbols, in place of MAD's 256 and 16; a fortieth of the steps, on fresh data",
+            differs="64 tokens, 8 of them symbols, in place of MAD's 256 and 16; a thirtieth of the steps, on fresh data",
         ),
         "smoke": smoke({"length": 24, "tokens": 4, "train": 500, "valid": 100, "test": 100}),
         "lra": Level(

@@ -34,7 +34,7 @@ class Options(SyntheticOptions):
     vocabulary: int = 16
     """Number of different tokens of keys and values together, an even number. Half of them occur in keys, and half in values."""
     longest: int = 3
-    """Largest number of tokens in a key or a value. All numbers from 1 to ``longest`` are equally frequent."""
+    """Largest number of tokens in a key or a value. All numbers from 1 to ``longest`` are about equally frequent."""
 
     def __post_init__(self) -> None:
         require_range("fuzzy_recall.longest", self.longest, 1, 4, "counts tokens of a key or a value")
@@ -69,7 +69,7 @@ class Options(SyntheticOptions):
             model=SMALL,
             budget={"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"train": 40_000},
-            differs="width 64, 8 keys an example, a third of the steps, on fresh data",
+            differs="width 64, 8 keys an example, a twentieth of the steps, on three times as many examples",
         ),
         "profile_decoder": Level(
             model=DECODER,

@@ -79,13 +79,13 @@ class Options(SyntheticOptions):
             model=SMALL,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True, "pairs": 8, "train": 40_000},
-            differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
+            differs="64 kinds of tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
         ),
         "quick": Level(
             model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"length": 32, "pairs": 4, "vocabulary": 32},
-            differs="bidirectional; 32 tokens, 4 pairs, and a hundredth of the steps",
+            differs="bidirectional; 32 tokens, 4 pairs, and a sixtieth of the steps",
         ),
         "profile_encoder": Level(
             model=ENCODER,

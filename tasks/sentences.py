@@ -215,8 +215,8 @@ class Sst2(Sentences):
     """Classification of phrases of film reviews by sentiment, as positive or negative.
 
     Source: 67,349 training phrases, including parts of sentences, and the 872 sentences of GLUE's development split.
-    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. No phrase of a test sentence is in train or
-        valid.
+    Differs: see ``Sentences``. Phrases of one sentence may be in both train and valid. No test sentence is in train or valid, and
+        phrases of test sentences only if they also occur elsewhere, as 1,575 short ones do.
     """
 
     data = SST2

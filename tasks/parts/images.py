@@ -225,7 +225,7 @@ def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
 
     Args:
         augment: augmentation in the larger presets.
-        epochs: number of epochs of the preset ``cpu``.
+        epochs: number of epochs of the preset ``cpu``, each of 45,000 images, as for CIFAR.
     """
     budget = {"batch_size": 128, "learning_rate": 2e-3, "weight_decay": 0.05, "warmup_steps": 200}
     return {
@@ -233,7 +233,7 @@ def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
             model={"dim": 96, "depth": 4, "heads": 3, "mlp_ratio": 2.0},
             budget={**budget, "steps": 350 * epochs, "evaluate_every": 350},
             options={"augment": augment},
-            differs=f"a network of about a seventeenth of ViT-Tiny's parameters, about {epochs} epochs",
+            differs=f"a network of about a seventeenth of ViT-Tiny's parameters, about {epochs} epochs of 45,000 images",
         ),
         "smoke": SMOKE,
         "lra": Level(
@@ -247,7 +247,7 @@ def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
                 "evaluate_every": 875,
             },
             options={"augment": augment},
-            differs="ViT-Tiny's sizes on patches of 4 pixels, 200 epochs from scratch: as many as Long Range Arena trains on "
-            "such images, where ViT-Tiny was published for ImageNet",
+            differs="ViT-Tiny's sizes on patches of 4 pixels, 200 epochs of 45,000 images from scratch: as many as Long Range "
+            "Arena trains on such images, where ViT-Tiny was published for ImageNet",
         ),
     }
