@@ -13,13 +13,14 @@ from attn_zoo import deaths
 from attn_zoo.cli.callback import Watched
 from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.progress import RunProgress
+from attn_zoo.contract import SPLITS
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.files import text_of
-from attn_zoo.registry import task_card
+from attn_zoo.registry import build_task, task_card
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.execute import died
@@ -45,7 +46,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
     with store.claim(run_id) as ours:
         if known := store.find(run_id, job.tuning, os.environ.get(deaths.STARTED, "")):
             weights = "; no weights were written; to write them, give another records=FOLDER" if settings.weights.after else ""
-            _say(job, f"recorded already{_by_other_code(known)}{weights}{_dead_before(known)}")
+            _say(job, f"recorded already{_by_other_code(known)}{_with_other_data(known, job)}{weights}{_dead_before(known)}")
             return known
         if not ours:
             _say(job, "skipped, because another process is executing it; run the same command again to see its result")
@@ -74,6 +75,21 @@ def _by_other_code(record: RunRecord) -> str:
     then, now = record.environment.get("plugins") or {}, digests()
     changed = [name for name in now if name in then and then[name] != now[name]]
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
+
+
+def _with_other_data(record: RunRecord, job: Job) -> str:
+    """Return a note that the user's data, which the id of a run does not name, have changed since a run. If they have not, or
+    cannot be read, the result is empty."""
+    given = [f"task.{name}" for name, value in job.locations.items() if value and name != "root"]  # published data stay as they are
+    if not given or not record.data:
+        return ""
+    task = build_task(job.spec.task, **job.spec.task_options, **job.locations)
+    try:
+        if all(task.examples(split).digest() == record.data[split]["digest"] for split in SPLITS):
+            return ""
+    except Exception:  # the run is not repeated, so nothing needs the data
+        return ""
+    return f" with other data than {' and '.join(given)} names now; give another records=FOLDER to train on these"
 
 
 def _dead_before(record: RunRecord) -> str:

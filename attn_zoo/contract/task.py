@@ -225,8 +225,8 @@ class TaskCard:
     levels: Mapping[str, Level] = field(default_factory=dict)
     """Presets by name, the default first. Fields that a preset leaves out have their defaults."""
     locations: tuple[str, ...] = ()
-    """Names of options that say where the data lie on disk. They do not change the data, so the id of a run does not depend on
-    them.
+    """Names of options that say where the data lie on disk. The id of a run does not depend on them, because the same data can be
+    anywhere.
     """
     metric: str = "accuracy"
     """Metric of the score. ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1 of two)

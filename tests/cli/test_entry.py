@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -236,6 +237,24 @@ def test_a_run_of_a_plugin_that_has_changed_since_says_so(plugin, capsys):
     plugin.write_text(PLUGIN.format(scale=3), encoding="utf-8")
     assert main(words) == 0
     assert "recorded already by an earlier version of entry_plugin.py; give another records=FOLDER" in capsys.readouterr().out
+
+
+def test_a_recorded_run_with_other_data_of_ones_own_says_so(tmp_path, monkeypatch, capsys):
+    """The id of a run does not name the folder of the data, because the same data can be anywhere."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("one", "copy", "two")):
+        Path(name).mkdir()
+        letters = random.Random(number // 2)
+        for at in range(6):
+            Path(name, f"{at}.txt").write_text(" ".join("".join(letters.choices("abcdefgh", k=5)) for _ in range(300)))
+    said = []
+    for name in ("one", "copy", "two"):
+        words = ["task=causal_language", "level=smoke", "task.files=folder", f"task.path={name}", "task.length=16"]
+        assert main(["run", "attention=none", *words, "budget.steps=1", "report=false"]) == 0
+        said.append(capsys.readouterr().out)
+    assert "recorded already" not in said[0].partition("\n")[2]
+    assert "recorded already\n" in said[1]
+    assert "recorded already with other data than task.path names now; give another records=FOLDER to train on these" in said[2]
 
 
 def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):
