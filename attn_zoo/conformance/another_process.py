@@ -1,7 +1,7 @@
 """Functions that compute the examples of a task a second time, to check that they are reproducible.
 
 The examples are computed in this process after its caches are cleared, and in a subprocess with a different hash seed, which
-changes the order of Python sets. The subprocess ignores cached files, because this process has written them.
+changes the order of Python sets. Both ignore cached files, because they contain the examples that were computed first.
 
 One subprocess serves all tasks, and forks once per task. On systems without fork, each task gets a new subprocess.
 """
@@ -14,6 +14,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -88,10 +90,20 @@ def _process(owner: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
-def forget(task: Task) -> None:
-    """Clear the caches of all functions in the modules that define the task, so that the examples are computed again."""
+@contextmanager
+def forgotten(task: Task) -> Iterator[None]:
+    """Return a context in which the examples of a task are computed again. The caches of all functions in the modules that define
+    the task are cleared, and cached files are ignored."""
     for kind in type(task).__mro__:
         for value in vars(importlib.import_module(kind.__module__)).values():
             clear: Any = getattr(value, "cache_clear", None)
             if callable(clear):
                 clear()
+    given = os.environ.get(CACHE)
+    os.environ[CACHE] = "off"
+    try:
+        yield
+    finally:
+        del os.environ[CACHE]
+        if given is not None:
+            os.environ[CACHE] = given

@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.another_process import digests_elsewhere, forget
+from attn_zoo.conformance.another_process import digests_elsewhere, forgotten
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases, unbuildable
 from attn_zoo.contract import (
     METRICS,
@@ -288,15 +288,15 @@ def examples_are_reproducible(task: Task) -> str:
     """A task that is built again without caches has the same examples and digests (hashes). Splits with different content have
     different digests."""
     made = {split: task.examples(split) for split in SPLITS}
-    forget(task)
-    anew = type(task)(task.options)
-    for split, first in made.items():
-        again = anew.examples(split)
-        require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
-        require(_same(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
-        require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
-        shown = f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
-        require(re.fullmatch("[0-9a-f]{64}", first.digest()), shown)
+    with forgotten(task):
+        anew = type(task)(task.options)
+        for split, first in made.items():
+            again = anew.examples(split)
+            require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
+            require(_same(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
+            require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
+            shown = f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
+            require(re.fullmatch("[0-9a-f]{64}", first.digest()), shown)
     digests = {first.digest() for first in made.values()}
     require(len(digests) == len(SPLITS), "splits of different content have the same digest")
     return f"test digest {made['test'].digest()[:12]}"
