@@ -118,7 +118,7 @@ class Needle(SyntheticTask):
         recurrent mechanisms on this task: which mechanism is best depends on the hay.
     Differs: networks are trained from scratch. Tokens are symbols, not words. Each sequence has several queries. Training has no
         sequences of the greater lengths. Networks of causal presets have no position embeddings, because embeddings of later
-        positions would be untrained. FLOPs are counted at the longest length.
+        positions would be untrained. FLOPs per example are counted at the longest length, those of training at ``length``.
     """
 
     options: Options

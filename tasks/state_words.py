@@ -111,7 +111,7 @@ class StateWords(SyntheticTask):
         Their words of S5 that contain only exchanges of two things correspond to the option ``swaps``.
     Differs: all training words have the same length. The state is predicted at every position, so a score covers a range of
         positions, not only the last one. The network has no position embeddings, because those beyond ``length`` would be
-        untrained. FLOPs are counted at ``test_length``.
+        untrained. FLOPs per example are counted at ``test_length``, those of training at ``length``.
     """
 
     options: Options
