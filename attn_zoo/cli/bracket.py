@@ -172,7 +172,7 @@ def _order(trials: Sequence[Trial], results: Results) -> _Order:
         failures=sum(result.score is None for result in found),
         successes=-sum(result.succeeded for result in found),
         to_90=sum(result.to_90 for result in found) / len(found),
-        steps=-min(trial.steps for trial in trials) if all(result.to_90 == math.inf for result in found) else 0,
+        steps=-trials[0].steps if len(trials) == 1 and found[0].to_90 == math.inf else 0,
         score=-sum(scores) / len(scores),
         rate=trials[0].rate,
     )

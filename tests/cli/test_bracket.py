@@ -87,6 +87,17 @@ def test_with_two_seeds_successes_come_first_then_the_time_then_the_score():
     assert ranking(searched(learner({0.003: 240, 0.01: 150}))[0], CAP)[0] == 0.01, "sooner"
 
 
+def test_a_rate_that_reaches_90_percent_with_one_seed_is_better_than_one_that_never_does():
+    def outcome(trial: Trial) -> Result:
+        if trial.rate == 0.003:
+            return Result(0.85) if trial.second else Result(0.97, False, 2000 if trial.steps == CAP else math.inf)
+        return Result({0.001: 0.96}.get(trial.rate, 0.1) if trial.steps < CAP else 0.6)
+
+    results, _ = searched(outcome)
+    assert {trial.rate for trial in results if trial.second} == {0.001, 0.003}
+    assert ranking(results, CAP)[:2] == [0.003, 0.001], "its mean score is higher"
+
+
 def test_of_rates_as_soon_as_the_best_to_one_interval_of_validation_the_lower_is_chosen():
     assert ranking(searched(learner({0.01: 150, 0.03: 100}))[0], CAP)[:2] == [0.01, 0.03], "an interval of 50 steps"
     assert ranking(searched(learner({0.01: 200, 0.03: 100}))[0], CAP)[:2] == [0.03, 0.01]
