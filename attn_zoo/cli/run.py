@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +208,11 @@ def _bracket(study: Study, planned: Plan) -> None:
     store, cap = Store(planned.settings.records), study.base.budget.steps
     known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
+        taken = {record.tuning.trial for record in known if record.tuning}
+        free = (at for at in count() if at not in taken)  # also of trials whose records were deleted
         jobs = [
             Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))
-            for at, trial in enumerate(trials, len(known))
+            for trial, at in zip(trials, free, strict=False)
         ]
         records = launch(planned, jobs)
         for record in records:

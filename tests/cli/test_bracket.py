@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
+from make import make_record
 from run_helpers import zoo
 
+from attn_zoo.cli import run
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
+from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.seeds import seeds_wanted
-from attn_zoo.records import Store
+from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.store import CHECKPOINT
+from attn_zoo.registry import task_card
 
 RATES = (0.0003, 0.001, 0.003, 0.01, 0.03)
 CAP = 2400
@@ -136,6 +142,50 @@ def test_seeds_follow_the_rule():
 SMALL = ["task=mqar", "task.length=16", "task.pairs=2", "task.vocabulary=16", "task.train=200", "task.valid=40", "task.test=40"]
 SMALL += ["model.dim=16", "model.heads=2", "budget.steps=48", "budget.warmup_steps=2", "budget.batch_size=8", "threads=1"]
 TUNE = ["tune", "experiment=profile3_encoder", "attention=none,linear", *SMALL]
+
+
+def fake_launch(monkeypatch, status: Callable[[Job], str]) -> None:
+    """Let commands record runs without training. The validation score of a done run is its learning rate."""
+
+    def launched(planned: Plan, jobs: Sequence[Job]) -> list[RunRecord]:
+        store = Store(planned.settings.records)
+        return [store.find(job.run_id, job.tuning) or recorded(store, job) for job in jobs]
+
+    def recorded(store: Store, job: Job) -> RunRecord:
+        made = make_record(job.spec.attention, job.spec.task, status=status(job), run_id=job.run_id, spec_seed=job.spec.seed)
+        score, trial = job.spec.budget.learning_rate, job.tuning is not None and job.tuning.trial is not None
+        scores = dict.fromkeys(["valid"] if trial else ["valid", "test"], score) if made.status == "done" else {}
+        card = {**made.task_card, "version": task_card(job.spec.task).version}
+        made = replace(made, spec=job.spec, task_card=card, protocol=job.spec.protocol, scores=scores, curve=(), tuning=job.tuning)
+        store.add(made)
+        return made
+
+    monkeypatch.setattr(run, "launch", launched)
+
+
+def trials_by_settings(folder: Path) -> dict[tuple[float, int, int], int | None]:
+    records, damaged = Store(folder).load()
+    assert damaged == []
+    return {
+        (record.spec.budget.learning_rate, record.spec.budget.steps, record.spec.seed): record.tuning.trial
+        for record in records
+        if record.tuning and record.is_trial
+    }
+
+
+@pytest.mark.process
+def test_trials_that_are_missing_get_their_own_numbers_again(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    fake_launch(monkeypatch, lambda job: "done")
+    words = ["experiment=profile3_encoder", "attention=none", *SMALL]
+    assert run.run_command(words) == 0
+    numbers = trials_by_settings(tmp_path / "runs")
+    assert sorted(map(int, map(str, numbers.values()))) == list(range(len(numbers)))
+    for record in Store("runs").load()[0]:
+        if record.tuning and record.tuning.trial in (1, 3):  # as after an interruption of several workers
+            (tmp_path / "runs" / str(record.source)).unlink()
+    assert run.run_command(words) == 0
+    assert trials_by_settings(tmp_path / "runs") == numbers
 
 
 @pytest.mark.process
