@@ -142,10 +142,11 @@ def trial_of(study: Study, record: RunRecord) -> Trial:
 
 
 def best_bracketed(study: Study, trials: Sequence[RunRecord]) -> RunRecord:
-    """Return the record of the best trial of a learning-rate search: the trial with the most steps among those with the best rate
-    and the first seed."""
+    """Return the record of the best trial of a learning-rate search: the trial with the most steps among those with the best rate,
+    the first seed and a score. At least one trial must have a score."""
     rate = ranking(bracket_results(study, trials), study.base.budget.steps)[0]
-    own = [record for record in trials if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
+    done = [record for record in trials if record.status == "done"]
+    own = [record for record in done if trial_of(study, record)._replace(steps=0) == Trial(rate, 0)]
     return max(own, key=lambda record: record.spec.budget.steps)
 
 

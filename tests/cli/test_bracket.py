@@ -12,7 +12,7 @@ import pytest
 from make import make_record
 from run_helpers import zoo
 
-from attn_zoo.cli import run
+from attn_zoo.cli import run, tune
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking
 from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.seeds import seeds_wanted
@@ -186,6 +186,16 @@ def test_trials_that_are_missing_get_their_own_numbers_again(monkeypatch, tmp_pa
             (tmp_path / "runs" / str(record.source)).unlink()
     assert run.run_command(words) == 0
     assert trials_by_settings(tmp_path / "runs") == numbers
+
+
+@pytest.mark.process
+def test_a_rate_whose_longer_trials_all_fail_is_chosen_by_its_shorter_trial(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    fake_launch(monkeypatch, lambda job: "timed_out" if job.tuning and job.spec.budget.steps == 24 else "done")
+    assert tune.run_command(["experiment=profile3_encoder", "attention=none", "seeds=1", *SMALL]) == 0
+    (final,) = (record for record in Store("runs").load()[0] if not record.is_trial)
+    assert final.tuning is not None and final.tuning.best_valid == final.spec.budget.learning_rate
+    assert final.spec.budget.steps == 48 and f"best of {final.tuning.trials} trials" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.process
