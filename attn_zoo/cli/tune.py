@@ -71,10 +71,10 @@ def run_command(words: Sequence[str]) -> int:
     """Run ``attn-zoo tune`` with the words that follow it on the command line.
 
     Returns:
-        The exit status: 1 if a run with the best settings failed or workers died, otherwise 0.
+        The exit status: 1 if a run with the best settings failed, no trial of a search has a score, or workers died; otherwise 0.
 
     Raises:
-        ValueError: a word is wrong, or no trial of a search has a score.
+        ValueError: a word is wrong.
     """
     if not words or set(words) & {"-h", "--help"}:
         print(wrap(USAGE))
@@ -193,9 +193,11 @@ def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[
     rule.
 
     Returns:
-        Exit status of the runs.
+        Exit status of the runs; 1 if no trial of the search has a score.
     """
     best = _best(searched)
+    if best is None:
+        return 1
     if seeds or searched.study is None or searched.study.tuning.sampler != "bracket":
         return carry_out(replace(best, jobs=_seeded(best.jobs[0], seeds or USUAL_SEEDS)), command)
     status, count = 0, 0
@@ -242,18 +244,23 @@ def _report(planned: Sequence[Plan]) -> None:
     name_left_out(damaged)
 
 
-def _best(searched: Plan) -> Plan:
+def _best(searched: Plan) -> Plan | None:
     """Print the best settings that the trials of a search have found, and return the plan of a run with them. Its seed must be
-    replaced."""
+    replaced. If no trial has a score, print this, and return None."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
     known = Store(settings.records).load(study.base.task, study.base.attention)[0]
     trials = trials_of(known, study.id)
     best = best_of(trials)
-    if study.tuning.sampler == "bracket" and best is not None:
+    if best is None:
+        show(
+            f"study {study.id}: none of the {len(trials)} trials of {study.base.attention} on {study.base.task} has a score, so "
+            "nothing is trained. Change the search space, or leave this mechanism out"
+        )
+        return None
+    if study.tuning.sampler == "bracket":
         best = best_bracketed(study, trials)
     drawn = ledger(known, study.id, best)
-    assert best is not None, "there is no ledger without one"
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
     show(
         f"study {study.id}: best of {drawn.trials} trial{'s' * (drawn.trials != 1)}{failed} is trial {drawn.best_trial} with "

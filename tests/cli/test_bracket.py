@@ -199,6 +199,18 @@ def test_a_rate_whose_longer_trials_all_fail_is_chosen_by_its_shorter_trial(monk
 
 
 @pytest.mark.process
+def test_a_mechanism_whose_trials_all_fail_does_not_end_the_searches_of_others(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    fake_launch(monkeypatch, lambda job: "diverged" if job.spec.attention == "linear" else "done")
+    words = ["experiment=profile3_encoder", "attention=linear,none", "seeds=1", *SMALL]
+    assert tune.run_command(words) == 1
+    records = Store("runs").load()[0]
+    assert {record.spec.attention for record in records if not record.is_trial} == {"none"}
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "trials of linear on mqar has a score, so nothing is trained. Change the search space, or leave this" in printed
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("rows", ["linear", pytest.param("none,linear", marks=pytest.mark.exhaustive)])
 def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds_as_the_rule_says(rows, tmp_path):
     words = ["tune", "experiment=profile3_encoder", f"attention={rows}", *SMALL]
