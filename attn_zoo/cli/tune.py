@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from attn_zoo.checks import check_seed
 from attn_zoo.cli.ahead import PLAN, ahead
 from attn_zoo.cli.compose import Composed, compose, plan_runs, planning
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from
@@ -130,6 +131,8 @@ def read_request(words: Sequence[str]) -> Request:
         trials = _count("trials", ",".join(own["trials"]))
         rest.append(Word("tuning.trials", str(trials), trials))
     seeds = tuple(_count("seeds", value) for value in own.get("seeds", []))
+    for seed in seeds:
+        check_seed(seed)
     return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
 
 
@@ -156,7 +159,9 @@ def _searches(asked: Request) -> list[Plan]:
             refused.append(f"attention={row} task={task} is left out: {error}")
             continue
         assert planned.study is not None, "the experiment is a search"
-        for taken in {planned.study.base.seed, planned.study.base.seed + SECOND_SEED} & set(asked.seeds or USUAL_SEEDS):
+        bracketed, seed = planned.study.tuning.sampler == "bracket", planned.study.base.seed
+        usual = range(1, MANY + 1) if bracketed else USUAL_SEEDS
+        for taken in {seed, *([seed + SECOND_SEED] if bracketed else [])} & set(asked.seeds or usual):
             raise ValueError(f"seeds= must not include {taken}, because the trials use this seed. Choose other seeds")
         found.append(planned)
     if not found:

@@ -173,6 +173,8 @@ def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
         (["task=digits"], "attention= is missing"),
         (["attention=softmax", "task=digits", "seeds=0,1"], "seeds= must not include 0"),
         (["attention=softmax", "task=digits", "seed=2"], "seeds= must not include 2"),
+        (["attention=softmax", "task=digits", "seeds=1,-1"], "seed must be an integer from 0 to 2**63 - 1; got -1"),
+        (["experiment=profile3_encoder", "attention=none", "task=mqar", "seed=4"], "seeds= must not include 4"),
         (["attention=softmax", "task=digits", "trials=many"], "trials must be integers"),
         (["attention=softmax", "task=digits", "experiment=lra"], "experiment=lra does not search any setting"),
         (["attention=softmax,nonee", "task=digits"], "nonee"),
@@ -184,6 +186,10 @@ def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path)
     assert status == 2
     assert message in errors
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_only_a_bracketed_search_has_a_second_seed():
+    plan_searches(read_request(["attention=none", "task=digits", "seeds=1,1000"]))
 
 
 def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(capsys):
