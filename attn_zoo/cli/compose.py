@@ -11,12 +11,16 @@ import hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from attn_zoo.cli.config import changed, locations_from, settings_from, spec_from, store_groups
+from attn_zoo.cli.bracket import LOWER, Trial, rungs
+from attn_zoo.cli.config import Settings, changed, locations_from, settings_from, spec_from, store_groups
 from attn_zoo.cli.launch import check_launch
 from attn_zoo.cli.plan import Job, Plan
-from attn_zoo.cli.search import study_of
+from attn_zoo.cli.search import bracketed, study_of
 from attn_zoo.cli.words import Word, read_run_words, unfolded
 from attn_zoo.plugin_imports import apart
+from attn_zoo.records import RunSpec
+from attn_zoo.registry import task_card
+from attn_zoo.runner.weights import KeptWeights
 
 _FLAGS = ("-m", "--multirun")
 _OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
@@ -90,7 +94,10 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     settings = settings_from(config)
     check_launch(settings)
     if settings.tuning.space:
-        return Plan((), settings, study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept]))
+        study = study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept])
+        shortest = bracketed(study, Trial(LOWER, rungs(study.base.budget.steps)[0])) if not study.trials else study.base
+        _check_weights(settings, [shortest])
+        return Plan((), settings, study)
     if several or composed.several:
         parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
         configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
@@ -99,7 +106,14 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     else:
         configs = [config]
     jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
+    _check_weights(settings, [job.spec for job in jobs])
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
+
+
+def _check_weights(settings: Settings, specs: Iterable[RunSpec]) -> None:
+    """Raise a ValueError if weights are to be written after a step that a run does not have."""
+    for spec in specs:
+        KeptWeights(settings.weights.folder, settings.weights.after, spec, task_card(spec.task).version)
 
 
 def _sweep(written: Sequence[Word], typed: Sequence[Word], config: DictConfig) -> list[DictConfig]:
