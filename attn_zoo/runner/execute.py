@@ -34,7 +34,7 @@ from attn_zoo.process_state import flushes_denormals, unusual
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
-from attn_zoo.records.shape import LARGEST
+from attn_zoo.records.shape import LARGEST, bounds
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.rows import RowName, attention_version, row_of
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
@@ -42,7 +42,7 @@ from attn_zoo.runner.count import count_per_example, geometry_of
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.failure import failure
-from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
+from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
 from attn_zoo.runner.patience import beat
 from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
@@ -70,8 +70,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
 
     Raises:
         UnknownNameError: the mechanism, the task, an option or the implementation is unknown.
-        ValueError: an option, size, device or precision is out of its range, or the network has fewer layers than its hybrid
-            needs.
+        ValueError: an option, size, device, precision or ceiling is out of its range, or the network has fewer layers than its
+            hybrid needs.
     """
     task_entry = task_card(spec.task)
     check_seed(spec.seed)
@@ -84,6 +84,12 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch finds; got {spec.device!r}")
     if spec.precision == "fp16" and device == "cpu":
         raise ValueError("precision=fp16 needs a GPU, because accelerate computes in fp32 on a CPU. Choose bf16 or fp32")
+    measure = measure_named(task_entry.metric)
+    most, why = (bounds(measure.name)[1], "its highest score") if measure.higher_is_better else (0.0, "where lower is better")
+    if spec.budget.ceiling > most:
+        raise ValueError(
+            f"budget.ceiling must be at most {most:g} for the metric {measure.name}, {why}; got {spec.budget.ceiling:g}"
+        )
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
     for part in row_of(spec).parts():
         known = ("auto", *card(part.attention).implementations)

@@ -108,6 +108,13 @@ def test_the_rate_is_constant_so_that_a_shorter_cap_is_the_beginning_of_a_longer
         Budget(ceiling=0.5)
 
 
+def test_a_ceiling_that_every_score_or_no_score_meets_is_refused():
+    with pytest.raises(ValueError, match=r"budget\.ceiling must be at most 0 for the metric perplexity, where lower is better"):
+        spec("causal_language", ceiling=20.0)
+    with pytest.raises(ValueError, match=r"budget\.ceiling must be at most 1 for the metric accuracy, its highest score; got 1\.5"):
+        spec(ceiling=1.5)
+
+
 def test_a_longer_run_goes_on_from_the_last_step_of_a_shorter_one(tmp_path):
     whole = run(spec(steps=12, ceiling=0.0), Quiet())
     begun = Checkpoint(tmp_path, "short", minutes=0)
