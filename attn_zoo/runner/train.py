@@ -162,9 +162,9 @@ def _remaining_steps(
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
-            if step == budget.steps and checkpoint is not None:
-                checkpoint.hand_on(training)
-        if kept is not None:  # also after a resume at this step
+        if step == budget.steps and checkpoint is not None:  # also after a resume at this step
+            checkpoint.hand_on(training)
+        if kept is not None:
             kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0

@@ -128,6 +128,17 @@ def test_a_longer_run_goes_on_from_the_last_step_of_a_shorter_one(tmp_path):
     assert record.scores == whole.scores
 
 
+def test_a_shorter_run_that_is_cut_short_at_its_last_step_hands_on_its_state_all_the_same(tmp_path):
+    begun = Checkpoint(tmp_path, "short", every=6, minutes=0)
+    with pytest.raises(KeyboardInterrupt):  # begun.longer is not set: as if the process died before the state was handed on
+        run(spec(steps=6, ceiling=0.0), CutShort(6), None, begun)
+    again = Checkpoint(tmp_path, "short", minutes=0)
+    again.longer = "long"
+    assert str(again.open()).startswith("goes on after step 6")
+    run(spec(steps=6, ceiling=0.0), Quiet(), None, again)
+    assert str(Checkpoint(tmp_path, "long", minutes=0).open()).startswith("goes on after step 6")
+
+
 def test_a_run_that_is_cut_short_stops_where_the_whole_one_does(tmp_path):
     whole = run(spec(), Quiet())
     with pytest.raises(KeyboardInterrupt):
