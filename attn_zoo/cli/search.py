@@ -201,7 +201,7 @@ def objective(record: RunRecord | None) -> float:
 
 def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
     """Return the range of each key: first the ranges on the command line, then those of the config."""
-    named = {word.key: word for word in given}
+    named = {_of_row(word.key, base): word for word in given if not word.swept} | {word.key: word for word in given}
     typed = {key: word.text for key, word in named.items() if word.swept}
     usual = {**tuning.space, **_candidates(base, locations, tuning)}
     space = {**typed, **{key: text for key, text in usual.items() if key not in named}}
@@ -214,6 +214,15 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
             "'budget.learning_rate=tag(log,interval(0.0001,0.01))'"
         )
     return {key: "".join(text.split()) for key, text in space.items()}  # equal sweeps have equal text, however spaced
+
+
+def _of_row(key: str, base: RunSpec) -> str:
+    """Return the key of a mechanism's option for ``dials.NAME.OPTION``, which states the same, and any other key unchanged."""
+    group, _, option = key.partition(".")
+    name, _, own = option.partition(".")
+    if group != "dials" or name not in row_of(base).turn:
+        return key
+    return f"attention.{option if row_of(base).is_hybrid else own}"
 
 
 def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:

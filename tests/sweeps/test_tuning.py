@@ -239,6 +239,21 @@ def test_an_option_of_a_row_is_not_searched():
     assert beside and beside.id == searched.study.id, "one study, however it is written"
 
 
+def test_an_option_that_dials_state_is_not_searched():
+    words = ["experiment=tune", "task=digits", "dials.linformer.projected_length=8"]
+    stated = plan([*words, "attention=linformer"]).study
+    assert stated and list(stated.space) == ["budget.learning_rate"] and stated.base.options["projected_length"] == 8
+    other = plan([*words, "attention=longformer"]).study
+    assert other and "attention.window" in other.space
+    model = ["model.depth=2", "attention=linformer+softmax"]
+    hybrid = plan([*words, *model]).study
+    assert hybrid and list(hybrid.space) == ["budget.learning_rate"]
+    usual = plan(["experiment=tune", "task=digits", *model]).study
+    assert usual and "attention.linformer.projected_length" in usual.space
+    searched = plan([*words, "attention=linformer", "attention.projected_length=choice(4,8)"]).study
+    assert searched and searched.space["attention.projected_length"] == "choice(4,8)"
+
+
 def test_what_the_command_line_says_goes_before_the_usual_space():
     usual = plan(["experiment=tune", "attention=linformer", "task=digits"])
     assert usual and usual.study and set(usual.study.space) == {"attention.projected_length", "budget.learning_rate"}
