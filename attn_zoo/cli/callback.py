@@ -9,6 +9,7 @@ from typing import Protocol
 
 from attn_zoo import plugin_files
 from attn_zoo.escapes import terminal
+from attn_zoo.process_state.torch_parts import TORCH_RANDOM
 from attn_zoo.records import RunRecord, RunSpec
 from attn_zoo.runner import Progress
 
@@ -57,6 +58,7 @@ class Watched:
 
     def __init__(self, shown: Progress, callback: str | None, spec: RunSpec, run_id: str) -> None:
         self._shown, self._name = shown, callback
+        self._random = TORCH_RANDOM.get()  # numbers of its own for the callback, so that those of the run do not change
         self._callback: Callback | None = None
         if callback:
             make = load_callback(callback)
@@ -88,11 +90,16 @@ class Watched:
 
     def _tell(self, say: Callable[[Callback], None]) -> None:
         if self._callback is not None:
+            of_the_run = TORCH_RANDOM.get()
+            TORCH_RANDOM.put(self._random)
             try:
                 say(self._callback)
             except Exception as error:  # code of the user may raise anything
                 self._callback = None
                 print(f"attn-zoo: callback {self._name} failed and is not called again ({_text(error)})", file=sys.stderr)
+            finally:
+                self._random = TORCH_RANDOM.get()
+                TORCH_RANDOM.put(of_the_run)
 
 
 def _text(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ SMALL = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=
 LOGS = '''
 import json
 from pathlib import Path
+
+import torch
 
 
 class Logs:
@@ -44,6 +47,16 @@ class Fails(Logs):
     def advance(self, step, loss, valid):
         if step == 2:
             raise OSError(28, "No space left on device")
+
+
+class Draws(Logs):
+    """Draws random numbers and writes them."""
+
+    def advance(self, step, loss, valid):
+        self.lines.append(torch.rand(()).item())
+
+    def finish(self, record, path):
+        self.file.write_text(json.dumps(self.lines[2:-1]))
 
 
 class Refuses(Logs):
@@ -87,6 +100,17 @@ def test_a_callback_that_fails_on_the_way_is_reported_once_and_costs_nothing(fol
     watched.finish(record, Path("nowhere"))
     assert record.status == "done" and not list(Path().glob("log-*"))
     assert capsys.readouterr().err.count(f"callback {folder.name}:Fails failed and is not called again (OSError: [Errno 28]") == 1
+
+
+def test_a_callback_that_draws_random_numbers_changes_no_result(folder):
+    asked = replace(spec(), model=replace(spec().model, dropout=0.5))
+    plain = run(asked, Quiet())
+    watched = Watched(Quiet(), f"{folder.name}:Draws", asked, "id")
+    record = run(asked, watched)
+    watched.finish(record, Path("nowhere"))
+    assert [point["train_loss"] for point in record.curve] == [point["train_loss"] for point in plain.curve]
+    drawn = json.loads(Path("log-id.json").read_text())
+    assert len(drawn) == len(set(drawn)) == 4, "each call draws new numbers"
 
 
 @pytest.mark.parametrize(
