@@ -16,9 +16,8 @@ from attn_zoo.cli.progress import RunProgress
 from attn_zoo.contract import SPLITS
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
-from attn_zoo.plugin_files import digests
 from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
-from attn_zoo.records.environment import command_line
+from attn_zoo.records.environment import changed_plugins, command_line
 from attn_zoo.records.files import text_of
 from attn_zoo.registry import build_task, task_card
 from attn_zoo.runner import run
@@ -72,8 +71,7 @@ def _say(job: Job, words: str) -> None:
 
 def _by_other_code(record: RunRecord) -> str:
     """Return a note that files of a plugin have changed since a run. If they have not, the result is empty."""
-    then, now = record.environment.get("plugins") or {}, digests()
-    changed = [name for name in now if name in then and then[name] != now[name]]
+    changed = changed_plugins(record.environment)
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 
 

@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +45,16 @@ def describe_environment(device: str) -> dict[str, Any]:
         "command": command_line(sys.argv),
         **({"plugins": loaded} if (loaded := plugin_files.digests()) else {}),
     }
+
+
+def changed_plugins(then: Mapping[str, Any]) -> list[str]:
+    """Return the names of the plugin files that have changed since an environment was described.
+
+    Args:
+        then: the environment, as ``describe_environment`` returned it.
+    """
+    before, now = then.get("plugins") or {}, plugin_files.digests()
+    return [name for name in now if name in before and before[name] != now[name]]
 
 
 def command_line(words: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.escapes import terminal
+from attn_zoo.records.environment import changed_plugins
 from attn_zoo.records.files import sync_folder
 from attn_zoo.records.store import CHECKPOINT, UNUSED
 from attn_zoo.runner.state import Training, pack, unpack
@@ -182,6 +183,8 @@ def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 )
         if header["digest"] != _digest(tensors, header["facts"]):
             raise CheckpointError("the checkpoint is damaged: its content does not match its digest")
+        if changed := changed_plugins(header["facts"]["environment"]):
+            raise CheckpointError(f"{', '.join(changed)} has changed since the checkpoint was written")
         return tensors, {**header["facts"], "saved": header["saved"]}
     except CheckpointError:
         raise

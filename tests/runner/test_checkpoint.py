@@ -17,6 +17,7 @@ from run_helpers import CutShort, Quiet
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from attn_zoo import plugin_files
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.records.store import CHECKPOINT
 from attn_zoo.records.verify import verify
@@ -224,6 +225,19 @@ def test_a_checkpoint_of_no_use_is_put_aside_and_named(spoil, words, tmp_path):
     assert aside.name in said and aside.read_bytes() == before and not again.path.exists()
     record = run(spec(), Quiet(), None, again)
     assert record.status == "done" and "resumed" not in record.environment
+
+
+def test_a_checkpoint_of_a_plugin_that_has_changed_is_put_aside(tmp_path, monkeypatch):
+    plugin, folder = tmp_path / "mine.py", tmp_path / "runs"
+    folder.mkdir()
+    plugin.write_text("FIRST = 1\n")
+    monkeypatch.setenv(plugin_files.VARIABLE, str(plugin))
+    cut_short(folder)
+    assert str(Checkpoint(folder, "known").open()).startswith("goes on after step")
+    plugin.write_text("FIRST = 2\n")
+    said = str(Checkpoint(folder, "known").open())
+    assert "mine.py has changed since the checkpoint was written" in said and said.endswith("starts again from step 0")
+    assert list(folder.glob(".known.checkpoint.*.unused"))
 
 
 def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path):
