@@ -20,6 +20,7 @@ from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.metrics import estimated, unit, verdict_sentence
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.plugin_files import exported_plugins
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin
 from attn_zoo.rows import RowName, rows_of
@@ -126,8 +127,22 @@ def place(row: Row, table: Table) -> str:
 def _folder(rows: Sequence[RowName]) -> str:
     """Return the default folder, named after the mechanisms and a digest of the files that define them."""
     names = list(dict.fromkeys(name for row in rows for name in row.turn))
-    source = b"".join(Path(inspect.getfile(card(name).build)).read_bytes() for name in names)
+    files = dict.fromkeys(file for name in names for file in _files(card(name)))
+    source = b"".join(file.read_bytes() for file in files)
     return f"{FOLDER}/{'-'.join(names)}-{hashlib.sha256(source).hexdigest()[:8]}"
+
+
+def _files(entry: AttentionCard) -> list[Path]:
+    """Return the Python files that define a mechanism: its own file or, if it is not ours, all files of its package or folder."""
+    file = Path(inspect.getfile(entry.build))
+    if entry.origin.startswith("attn_zoo."):
+        return [file]
+    root = file.resolve()
+    while (root.parent / "__init__.py").exists():
+        root = root.parent
+    if root.is_file():
+        root = next((path for path in exported_plugins() if root.is_relative_to(path)), root)
+    return sorted(root.rglob("*.py")) if root.is_dir() else [root]
 
 
 def _check(entry: AttentionCard) -> bool:

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_helpers import leave_few_checks
@@ -17,6 +18,7 @@ from attn_zoo.cli.compose import plan
 from attn_zoo.conformance import Report
 from attn_zoo.leaderboard import tables
 from attn_zoo.records import Store
+from attn_zoo.rows import RowName
 
 UNIFORM = str(Path(compare.__file__).parents[1] / "attention" / "controls" / "uniform.py")
 
@@ -89,6 +91,23 @@ def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
         source.write_text(text, encoding="utf-8")
         assert main(["compare", "linear"]) == 0
     folders = [planned.settings.records for planned, _ in trained]
+    assert folders[0] == folders[2] != folders[1]
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_changed_code_beside_the_file_of_a_mechanism_has_a_folder_of_its_own(package, tmp_path, monkeypatch):
+    root = tmp_path / "mine"
+    root.mkdir()
+    if package:
+        (root / "__init__.py").write_text("", encoding="utf-8")
+    (root / "attention.py").write_text("class Mine: ...\n", encoding="utf-8")
+    monkeypatch.setattr(compare, "card", lambda name: SimpleNamespace(build=object, origin="mine.attention:Mine"))
+    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: str(root / "attention.py"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(compare, "exported_plugins", lambda: [] if package else [root])
+    folders = []
+    for text in ("first", "second", "first"):
+        (root / "helper.py").write_text(text, encoding="utf-8")
+        folders.append(compare._folder([RowName("linear")]))
     assert folders[0] == folders[2] != folders[1]
 
 
