@@ -141,23 +141,34 @@ def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Re
     except ValueError as error:
         yield Refusal("names", str(error))
         return
-    for path in paths:
-        ran = {str(record.environment.get("plugins", {}).get(path.name)) for record in records} - {"None"}
-        if ran - {plugin_files.digest(path)}:
-            words = f"{path} must be the code that the records were made with, but it has changed since; run them again"
-            yield Refusal("plugin", words)
     give = "give its file or folder with --plugin PATH. It must also pass attn-zoo check --strict"
     for name in names:
         if name not in attentions():
             yield Refusal("plugin", f"{name} must be registered by the code; {give}")
-        elif (entry := card(name)).origin.startswith("attn_zoo."):
             continue
-        elif not any(_is_in(path, entry.build.__module__) for path in paths):
+        if (entry := card(name)).origin.startswith("attn_zoo."):
+            continue
+        homes = [path for path in paths if _is_in(path, entry.build.__module__)]
+        if not homes:
             yield Refusal("plugin", f"the code of {name} must be submitted; {give}")
-        elif not (report := prove(entry)).ok or report.unknown:
+            continue
+        now = {plugin_files.digest(path) for path in homes}
+        if any(not now & ran for ran in _plugins_of(records, name)):
+            words = "must be the file or folder that the records were made with, but it is another one or has changed since"
+            yield Refusal("plugin", f"{homes[0]} {words}; run them again")
+        if not (report := prove(entry)).ok or report.unknown:
             print(wrap(str(report)))
             failed = "its definition is missing" if report.ok else "a check fails"
             yield Refusal("conformance", f"{name} must pass attn-zoo check --strict, but {failed}; see the report above")
+
+
+def _plugins_of(records: Sequence[RunRecord], name: str) -> Iterator[set[str]]:
+    """Yield the digests of the plugins of each part of each run of a mechanism. A run of an installed package has none."""
+    for record in records:
+        if name in RowName(record.spec.attention).turn:
+            for part in (record.environment, *record.environment.get("resumed", [])):
+                if part.get("plugins"):
+                    yield set(part["plugins"].values())
 
 
 def _is_in(path: Path, module: str) -> bool:

@@ -137,7 +137,13 @@ def test_code_that_is_missing_or_has_changed_is_refused(outside, capsys):
     assert "plugin: the code of outside must be submitted" in capsys.readouterr().out
     Path("outside.py").write_text(f"{PLUGIN}# changed\n", encoding="utf-8")
     assert submit(*WHO, "--plugin", "outside.py") == 1
-    assert "plugin: outside.py must be the code that the records were made with" in capsys.readouterr().out
+    words = "must be the file or folder that the records were made with, but it is another one or has changed since"
+    assert f"plugin: outside.py {words}" in " ".join(capsys.readouterr().out.split())
+    forget()
+    Path("outside.py").rename("another.py")
+    assert submit(*WHO, "--plugin", "another.py") == 1, "a new name does not hide the change"
+    assert f"plugin: another.py {words}" in " ".join(capsys.readouterr().out.split())
+    sys.modules.pop("another")
 
 
 def test_all_broken_rules_are_told_with_what_to_do(outside, capsys):
