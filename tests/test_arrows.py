@@ -63,7 +63,7 @@ ALLOWED = {
         "result_files",
         "terminal",
     },
-    "scaffold": {"registry"},
+    "scaffold": {"checks", "registry"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "count", "records", "rows"}
     | {"deaths", "escapes", "outside", "plugin_imports", "process_state"},
     "leaderboard": {"checks", "escapes", "grouping", "records", "plotting", "published", "rows", "terminal"},

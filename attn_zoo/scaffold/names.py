@@ -8,6 +8,7 @@ import unicodedata
 from importlib.util import find_spec
 
 from attn_zoo import registry
+from attn_zoo.checks import check_name
 
 _NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -19,9 +20,6 @@ _IN_TEMPLATES = frozenset(
     ]
 )
 """Names that the modules of the templates define or import, and constants of Python. A new class must have another name."""
-
-_VALUES = frozenset(["null", "true", "false", "inf", "nan"])
-"""Words that the command line would read as a value in ``attention=NAME``, not as a name."""
 
 
 def require_free_name(name: str) -> None:
@@ -39,8 +37,7 @@ def require_free_name(name: str) -> None:
         )
     if keyword.iskeyword(name):
         raise ValueError(f"the name must not be a keyword of Python; got {name!r}. Choose another name")
-    if name in _VALUES:
-        raise ValueError(f"the name must not be a word that the command line reads as a value; got {name!r}. Choose another name")
+    check_name("a plugin", name)
     for kind, names, card in (
         ("attention", registry.attentions(), registry.card),
         ("task", registry.task_names(), registry.task_card),

@@ -82,7 +82,9 @@ def test_templates_are_all_used_and_shipped():
         ("größe", "Write grosse"),
         ("", "got ''"),
         ("lambda", "must not be a keyword of Python"),
-        ("null", "must not be a word that the command line reads as a value"),
+        ("null", "and not one of true, false, null, nan, inf, infinity; got 'null'"),
+        ("infinity", "and not one of true, false, null, nan, inf, infinity; got 'infinity'"),
+        ("a" * 65, "must be an identifier of at most 64 ASCII letters"),
         (
             "linformer",
             "the name 'linformer' is already in use: it is the attention that attn_zoo.attention.low_rank.linformer:Linformer",
