@@ -9,6 +9,8 @@ from typing import Any
 
 from attn_zoo.process_state.part import Part
 
+_FRAMES = "torch._dynamo.eval_frame"
+"""Module that holds the stance of the compiler."""
 _MODULES = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
 
 Settings = Mapping[tuple[str, str], Any]
@@ -34,4 +36,21 @@ def _put(before: Settings) -> None:
         setattr(sys.modules[name], key, copy.deepcopy(value))
 
 
+def _stance() -> Any:
+    """Return whether compiled functions are compiled (``torch.compiler.set_stance``), or None if nobody has imported the
+    compiler."""
+    module = sys.modules.get(_FRAMES)
+    return None if module is None else copy.copy(module._stance)
+
+
+def _same_stance(before: Any, now: Any) -> bool:
+    return bool(now == before or (before is None and now == type(now)()))
+
+
+def _put_stance(before: Any) -> None:
+    module = sys.modules[_FRAMES]
+    vars(module)["_stance"] = module.DynamoStance() if before is None else before
+
+
 COMPILER = Part("settings of the compiler", _changed, _put)
+STANCE = Part("stance of the compiler", _stance, _put_stance, _same_stance)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from attn_zoo.process_state.compiler import COMPILER
+from attn_zoo.process_state.compiler import COMPILER, STANCE
 from attn_zoo.process_state.part import Part
 from attn_zoo.process_state.python_parts import CALLED_AT_ANY_TIME, PYTHON_PARTS, PYTHON_RANDOM
 from attn_zoo.process_state.streams import streams_kept
 from attn_zoo.process_state.torch_parts import STATED, TORCH_PARTS, TORCH_RANDOM
 
-_PARTS = [*CALLED_AT_ANY_TIME, *TORCH_PARTS, COMPILER, *PYTHON_PARTS]
+_PARTS = [*CALLED_AT_ANY_TIME, *TORCH_PARTS, COMPILER, STANCE, *PYTHON_PARTS]
 _RANDOM = [TORCH_RANDOM, *PYTHON_RANDOM]
 """Generators of random numbers. Any code may draw from them, so a change of their state is undone but not reported."""
 _UNREAD = object()

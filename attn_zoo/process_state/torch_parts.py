@@ -242,6 +242,8 @@ TORCH_PARTS = [
     Part("memory-efficient attention", _cuda.mem_efficient_sdp_enabled, _cuda.enable_mem_efficient_sdp),
     Part("cuDNN attention", _cuda.cudnn_sdp_enabled, _cuda.enable_cudnn_sdp),
     Part("attention by its formula", _cuda.math_sdp_enabled, _cuda.enable_math_sdp),
+    Part("16-bit sums of attention", _cuda.fp16_bf16_reduction_math_sdp_allowed, _cuda.allow_fp16_bf16_reduction_math_sdp),
+    Part("order of attention kernels", torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order),
     *(_settings(name) for name in _SETTINGS),
 ]
 
