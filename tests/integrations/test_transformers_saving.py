@@ -244,3 +244,24 @@ def test_the_trainer_trains_saves_and_resumes(tmp_path):
     loaded = from_pretrained(transformers.AutoModelForSequenceClassification, tmp_path / "checkpoint-3")
     batch = tiny.inputs("bert")
     assert torch.equal(loaded(**batch).logits, model.eval()(**batch).logits)
+
+
+def test_models_of_one_configuration_are_replaced_independently(tmp_path):
+    config = transformers.BertConfig(**tiny.build("bert").config.to_diff_dict())
+    own, first, second = (transformers.BertModel(config).eval() for _ in range(3))
+    replace_attention(first, "linear")
+    replace_attention(second, "linear", layers=[0])
+    batch = tiny.inputs("bert", "right")
+    assert config._attn_implementation == "sdpa" and not hasattr(config, "attn_zoo")
+    own(**batch)  # keeps its own attention
+    for at, model in enumerate((first, second)):
+        saved(model, tmp_path / str(at))
+        loaded = from_pretrained(transformers.BertModel, tmp_path / str(at))
+        assert [layer.card.name for layer in zoo_layers(loaded)] == [layer.card.name for layer in zoo_layers(model)]
+        assert torch.equal(loaded(**batch)[0], model(**batch)[0])
+
+
+def test_a_model_built_from_the_configuration_of_a_replaced_one_is_described_anew(tmp_path):
+    config = replace_attention(classifier(), "linear").config
+    model = replace_attention(transformers.BertForSequenceClassification(config), "linear", layers=[0])
+    assert [one["layers"] for one in saved(model, tmp_path)["attn_zoo"]["replacements"]] == [[0]]

@@ -44,6 +44,12 @@ def add(config: Any, replacement: Replacement) -> None:
     _write(config, replacements=[*_read(config).get("replacements", []), {**asdict(replacement), "options": options}])
 
 
+def forget(config: Any) -> None:
+    """Remove the description from a configuration, because the model has its own attention."""
+    if hasattr(config, NAME):
+        delattr(config, NAME)
+
+
 def replacements_of(config: Any) -> list[Replacement]:
     """Return the replacements in a configuration, in the order in which they were made.
 

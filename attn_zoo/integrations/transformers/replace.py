@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from torch import nn
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, join_stacks, length_rules
 from attn_zoo.grouping import grouped
 from attn_zoo.integrations.transformers.attached import Attached, attached_to, hand_tokens, refuse_weights
-from attn_zoo.integrations.transformers.description import NAME, Replacement, add, set_directions
+from attn_zoo.integrations.transformers.description import NAME, Replacement, add, forget, set_directions
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.sites import Site, home, positions, sites
 from attn_zoo.registry import build_attention, card
@@ -80,6 +81,8 @@ def replace_attention(
         origin="; ".join(card(part.attention).origin for part in row.parts()),
         attention_version=attention_version(row),
     )
+    if not zoo_layers(model):
+        _own_configurations(model)
     mechanisms = carry_out(model, replacement)
     add(model.config, replace(replacement, options=dict(_with_numbers_by_rule(row, mechanisms).options)))
     return model
@@ -88,6 +91,15 @@ def replace_attention(
 def zoo_layers(model: nn.Module) -> list[Attention]:
     """Return the mechanisms of attn-zoo in a model, in the order of its attention modules."""
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
+
+
+def _own_configurations(model: Any) -> None:
+    """Give a model copies of its configurations, because other models may share them. The copies describe no replaced attention."""
+    library, copies = require_transformers(), {}
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), library.PreTrainedConfig):
+            module.config = copy.deepcopy(config, copies)
+            forget(module.config)
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
