@@ -138,4 +138,9 @@ def _create(backbone: str, **rest: Any) -> Any:
             f"model.backbone must be a VisionTransformer of timm; got {backbone}, a {type(made).__name__}. Choose a vit_ or deit_ "
             "model"
         )
+    if kinds := {type(block).__name__ for block in made.blocks if not hasattr(block, "attn")}:
+        raise UnsupportedError(
+            f"model.backbone={backbone} cannot be built with another attention, because its blocks ({', '.join(kinds)}) do not "
+            "have one attention module each. Choose another backbone"
+        )
     return made

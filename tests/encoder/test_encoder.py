@@ -145,11 +145,18 @@ def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
 
 
 @pytest.mark.parametrize(
-    ("backbone", "words"), [("vit_tyni", "must be a model of timm"), ("resnet18", "a ResNet|another attention")]
+    ("backbone", "words"),
+    [
+        ("vit_tyni", "must be a model of timm"),
+        ("resnet18", "a ResNet|another attention"),
+        ("vit_pwee_patch16_reg1_gap_256", "its blocks .ParallelScalingBlock. do not have one attention module each"),
+        ("vit_small_patch16_18x2_224", "its blocks .ParallelThingsBlock. do not have one attention module each"),
+    ],
 )
-def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
-    with pytest.raises(UnsupportedError, match=words):
-        model(IMAGES, backbone=backbone)
+def test_backbones_whose_attention_cannot_be_replaced_are_refused(backbone, words):
+    for call in (lambda: model(IMAGES, backbone=backbone), lambda: backbone_sizes(backbone)):
+        with pytest.raises(UnsupportedError, match=words):
+            call()
     with pytest.raises(ValueError, match="its inputs are a sequence"):
         model(WORDS, backbone="vit_tiny_patch16_224")
 
