@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.analysis.text import CHARACTERS_PER_TOKEN, default_text, read_text, short_path, stretches
-from attn_zoo.contract import Frames, Task, Tokens, UnsupportedError
+from attn_zoo.contract import Pairs, Patches, Task, UnsupportedError
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import SUFFIX, read_weights
 from attn_zoo.records.spec import ModelSpec, RunSpec
@@ -254,12 +254,13 @@ def _run_subject(request: Request) -> Subject:
 
 
 def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
-    """Return validation examples without padding, each as a batch of one, with a description."""
+    """Return validation examples without padding, each as a batch of one, with a description. An example of a task on pairs holds
+    two sequences."""
     _refuse(request, "text", "reads the task's own examples")
     _refuse(request, "images", "reads the task's own examples")
     spec, name, length = task.spec, task.card.name, request.length
     words = f"validation examples of {name}"
-    if not isinstance(spec.inputs, Tokens | Frames):
+    if isinstance(spec.inputs, Patches):
         _refuse(request, "length", "has one position for every patch")
     else:
         usual = spec.length // 2 if request.model.startswith("task/") else spec.length
@@ -271,8 +272,9 @@ def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
     batch = examples.batch(range(len(examples)))
     inputs: Float[Tensor, "examples ..."] = batch.inputs
     if batch.valid is not None:
-        inputs = inputs[batch.valid[:, :length].all(dim=1)]
-    inputs = inputs if length is None else inputs[:, :length]
+        inputs = inputs[batch.valid[..., :length].flatten(1).all(dim=1)]
+    if length is not None:
+        inputs = inputs.narrow(2 if isinstance(spec.inputs, Pairs) else 1, 0, length)
     if len(inputs) < request.sequences:
         raise ValueError(
             f"--sentences must be at most {len(inputs)}, because there are only {len(inputs)} {words}; got "

@@ -7,11 +7,16 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from attn_zoo.tasks.parts.arrays import ArrayExamples
 
+from attn_zoo.analysis.sources import Request, _examples
 from attn_zoo.cli import main
+from attn_zoo.contract import Pairs, TaskSpec
 
 WORDS = ["the", "attention", "of", "every", "head", "is", "a", "matrix", "and", "its", "rank", "low"]
 
@@ -123,6 +128,16 @@ def test_our_own_network(model, length, shape, tmp_path, capsys):
         values = [float(row["value"]) for row in csv.DictReader(file)]
     curves = torch.tensor(values).reshape(shape)
     assert curves.diff(dim=-1).ge(0).all() and curves[..., -1].eq(1).all()
+
+
+def test_pairs_are_cut_and_padded_ones_left_out():
+    valid = torch.ones(3, 2, 6, dtype=torch.bool)
+    valid[0, 1, 3:] = False
+    inputs = torch.arange(36).reshape(3, 2, 6)
+    examples = ArrayExamples(inputs, torch.zeros(3, dtype=torch.long), valid)
+    task: Any = SimpleNamespace(spec=TaskSpec(Pairs(40), 6, 2), card=SimpleNamespace(name="twos"), examples=lambda split: examples)
+    found, words = _examples(Request("task/twos", 2, 4), task)
+    assert torch.equal(torch.cat(found), inputs[1:, :, :4]) and words == "validation examples of twos cut to 4 tokens"
 
 
 def test_a_timm_model_on_photographs(capsys):
