@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from torch import nn
 
 from attn_zoo import UnknownNameError, UnsupportedError
 from attn_zoo.integrations.transformers import replace_attention, zoo_layers
+from attn_zoo.integrations.transformers.description import NAME
+from attn_zoo.integrations.transformers.interface import attend
 
 TEXT = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 16}
 GROUPED = {**TEXT, "num_key_value_heads": 2, "max_position_embeddings": 24}
@@ -167,3 +170,75 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "transformers" else find(name, *rest))
     with pytest.raises(UnsupportedError, match=r"pip install 'attn-zoo\[text\]'"):
         replace_attention(nn.Linear(2, 2), "softmax")
+
+
+def calling(monkeypatch, change: Callable[..., Any]) -> None:
+    """Let attention modules call ``change(attend, module, query, key, value, ...)`` in place of attend."""
+    mapping = transformers.AttentionInterface._global_mapping
+    monkeypatch.setitem(mapping, NAME, partial(change, attend))
+
+
+def twice(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call attention twice for the same tokens, as DiffLlama does for the two halves of its values."""
+    call(*args, **kwargs)
+    return call(*args, **kwargs)
+
+
+def in_halves(call: Callable[..., Any], module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call attention once for each half of the tokens, as vision models do for packed images."""
+    half = query.shape[2] // 2
+    parts = [[tensor[:, :, rows] for tensor in (query, key, value)] for rows in (slice(half), slice(half, None))]
+    return torch.cat([call(module, *part, *args, **kwargs)[0] for part in parts], dim=1), None
+
+
+def test_a_state_is_not_read_twice_for_one_token(monkeypatch):
+    model = replace_attention(tiny.build("llama"), "linear")
+    expected = model(IDS)
+    calling(monkeypatch, twice)
+    found = model(IDS)  # the whole sequence needs no state
+    torch.testing.assert_close(found.logits, expected.logits)
+    with pytest.raises(UnsupportedError, match=r"calls attention more than once for each token.*use_cache=False"):
+        model(IDS[:, :1], **tiny.with_cache(tiny.cache_of(found)))
+    assert model(IDS[:, :1], use_cache=False).logits.isfinite().all()
+
+
+def test_tokens_are_not_convolved_or_projected_across_packed_sequences(monkeypatch):
+    batch = tiny.inputs("vit")
+    convolved = replace_attention(tiny.build("vit"), "softmax", short_convolution=3)
+    streamed = replace_attention(tiny.build("vit"), "luna")
+    calling(monkeypatch, in_halves)
+    for model in (convolved, streamed):
+        with pytest.raises(UnsupportedError, match="must attend to its 10 tokens at once"):
+            model(**batch)
+
+
+def test_further_projections_need_one_call_of_attention(monkeypatch):
+    model = replace_attention(tiny.build("llama"), "gated_linear")
+    calling(monkeypatch, twice)
+    with pytest.raises(UnsupportedError, match="gated_linear has further projections of them, but it calls attention again"):
+        model(IDS, use_cache=False)
+
+
+def test_streams_of_keys_need_the_source_of_a_cross_attention():
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = transformers.BartConfig(**sizes, vocab_size=30, max_position_embeddings=24, encoder_ffn_dim=16, decoder_ffn_dim=16)
+    model = replace_attention(transformers.BartModel(config).eval(), "luna", layers=[2])
+    module = model.decoder.layers[0].encoder_attn
+    with pytest.raises(UnsupportedError, match="must get the tokens of its keys as encoder_hidden_states or key_value_states"):
+        module(torch.randn(3, 10, 16), source=torch.randn(3, 10, 16))
+
+
+def test_a_fused_projection_of_another_form_is_not_cut():
+    sizes = {"vocab_size": 30, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "attn_pdrop": 0.0}
+    config = transformers.GPTBigCodeConfig(**sizes, bos_token_id=1, eos_token_id=2)
+    with pytest.raises(UnsupportedError, match="must have a key projection"):
+        replace_attention(transformers.GPTBigCodeForCausalLM(config), "gated_linear")
+
+
+def test_stages_of_different_widths():
+    sizes: dict[str, Any] = {"hidden_sizes": [8, 16], "num_encoder_blocks": 2, "depths": [1, 1], "num_attention_heads": [1, 2]}
+    sizes |= {"sr_ratios": [1, 1], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [1, 1], "decoder_hidden_size": 8}
+    model, images = transformers.SegformerModel(transformers.SegformerConfig(**sizes)).eval(), torch.randn(1, 3, 32, 32)
+    expected = model(images)[0]
+    replace_attention(model, "softmax", length=64, attention_dropout=0.0, short_convolution=3)
+    torch.testing.assert_close(model(images)[0], expected)

@@ -57,6 +57,10 @@ class Attached(nn.Module):
         """Tokens of the queries and of the keys, from ``hand_tokens`` to the streams of the same call."""
         self.carried: StateLayer | None = None
         """Cache layer with the state, during a call."""
+        self.continued = False
+        """True after the mechanism continued from a state in the present call of the attention module."""
+        self.length: int | None = None
+        """Number of tokens in the present call of the attention module, if a convolution or streams read them."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy or pickle. It holds neither tokens nor a cache, because they belong to one call, and a
@@ -83,6 +87,11 @@ class Attached(nn.Module):
             UnsupportedError: the mechanism does not support the call.
         """
         card = self.mechanism.card
+        if self.length not in (None, query.shape[2]):
+            raise UnsupportedError(
+                f"{self.name} must attend to its {self.length} tokens at once, because a short convolution or {card.name} reads "
+                f"them together, but it attends to {query.shape[2]}, as with packed sequences. Give one sequence or image per call"
+            )
         if self.groups > 1:
             key, value = (tensor.repeat_interleave(self.groups, dim=1) for tensor in (key, value))
         # Mechanisms divide the scores by √d; any other factor of the model's scaling is multiplied into the queries.
@@ -98,6 +107,11 @@ class Attached(nn.Module):
         layer, self.carried = self.carried, None
         if layer is not None:
             return self._step(query, key, value, layer).transpose(1, 2).contiguous()
+        if self.continued:
+            raise UnsupportedError(
+                f"{self.name} calls attention more than once for each token, but the cache has one state, which {card.name} has "
+                "already read. Call the model, or generate, with use_cache=False"
+            )
         mechanism = self.mechanism if self.newest is None or query.shape[2] == key.shape[2] else self.newest
         mixed = mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(key_valid))
         return mixed.transpose(1, 2).contiguous()
@@ -105,6 +119,7 @@ class Attached(nn.Module):
     def _step(self, query: Tensor, key: Tensor, value: Tensor, layer: StateLayer) -> Tensor:
         """Compute the output for the new tokens, and store the new state in the cache layer."""
         state = layer.state
+        self.continued = state is not None
         if state is None:
             state = self.mechanism.initial_state(len(value), dtype=value.dtype, device=value.device)
         out, layer.state = self.mechanism.step(query, key, value, state, **self._project_streams(None, state.position))
@@ -114,7 +129,11 @@ class Attached(nn.Module):
         """Project the tokens of the call to the streams. ``start`` is the number of tokens that were read in earlier steps."""
         if not self.streams:
             return {}
-        assert self.tokens is not None, "hand_tokens runs before the module that calls this"
+        if self.tokens is None:
+            raise UnsupportedError(
+                f"{self.name} must call attention once for its tokens, because {self.mechanism.card.name} has further projections "
+                "of them, but it calls attention again. List only other modules in layers=, or choose another mechanism"
+            )
         (tokens, source), self.tokens = self.tokens, None
         if key_valid is not None:
             # Padding is set to zero, because a NaN in masked tokens would still give weight gradients of 0 · NaN.
@@ -167,14 +186,14 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     tokens: Any = kwargs.get("hidden_states", args[0] if args else None)
     if convolution is not None or attached.streams:
         _check_tokens(attached, args, kwargs)
+        attached.length = tokens.shape[1]
     if convolution is not None and layer is not None:
         tokens, layer.tail = convolution.step(tokens, tokens[:, :0] if layer.tail is None else layer.tail)
     elif convolution is not None:
         tokens = convolution(tokens, mask)
-    attached.carried = layer
+    attached.carried, attached.continued = layer, False
     if attached.streams:
-        others = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states") if attached.crosses)
-        attached.tokens = (tokens, next((tensor for tensor in others if tensor is not None), tokens))
+        attached.tokens = (tokens, _source_of(attached, kwargs) if attached.crosses else tokens)
     if convolution is None:
         return None
     return (args, {**kwargs, "hidden_states": tokens}) if "hidden_states" in kwargs else ((tokens, *args[1:]), kwargs)
@@ -198,6 +217,23 @@ def _check_tokens(attached: Attached, args: tuple[Any, ...], kwargs: dict[str, A
         f"without a name, because {reason}; got {', '.join(f'{name} of shape {shape}' for name, shape in shapes.items())}. List "
         f"only other modules in layers=, or {advice}"
     )
+
+
+def _source_of(attached: Attached, kwargs: dict[str, Any]) -> Tensor:
+    """Return the tokens from which a cross-attention module projects its keys.
+
+    Raises:
+        UnsupportedError: there are no such tokens.
+    """
+    given = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states"))
+    source: Tensor | None = next((tensor for tensor in given if tensor is not None), None)
+    if source is None:
+        raise UnsupportedError(
+            f"{attached.name} must get the tokens of its keys as encoder_hidden_states or key_value_states, because "
+            f"{attached.mechanism.card.name} has further projections of them. List only other modules in layers=, or choose "
+            "another mechanism"
+        )
+    return source
 
 
 def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:

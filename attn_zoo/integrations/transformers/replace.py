@@ -15,7 +15,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.integrations.transformers.attached import Attached, attached_to, hand_tokens, refuse_weights
 from attn_zoo.integrations.transformers.description import NAME, Replacement, add, forget, set_directions
 from attn_zoo.integrations.transformers.library import require_transformers
-from attn_zoo.integrations.transformers.sites import Site, home, positions, sites
+from attn_zoo.integrations.transformers.sites import Site, home, positions, sites, width_of_tokens
 from attn_zoo.registry import build_attention, card
 from attn_zoo.rows import RowName, attention_version, row_of_arguments
 from attn_zoo.short_convolution import ShortConvolution
@@ -95,7 +95,8 @@ def zoo_layers(model: nn.Module) -> list[Attention]:
 
 def _own_configurations(model: Any) -> None:
     """Give a model copies of its configurations, because other models may share them. The copies describe no replaced attention."""
-    library, copies = require_transformers(), {}
+    library = require_transformers()
+    copies: dict[int, Any] = {}
     for module in model.modules():
         if isinstance(config := getattr(module, "config", None), library.PreTrainedConfig):
             module.config = copy.deepcopy(config, copies)
@@ -167,7 +168,6 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
     device, dtype = home(site.module)
-    config: Any = site.module.config
     # Built on the CPU in float32, whatever the defaults, because random numbers cannot be drawn in every dtype.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -177,7 +177,7 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
                 entry.name, geometry, implementation=replacement.implementation, device=device, dtype=dtype, **options
             )
             width = replacement.short_convolution
-            convolution = ShortConvolution(config.hidden_size, width, causal=site.causal) if width else None
+            convolution = ShortConvolution(width_of_tokens(site), width, causal=site.causal) if width else None
     finally:
         torch.set_default_dtype(before)
     target = None if device.type == "meta" else device

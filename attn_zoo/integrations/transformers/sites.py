@@ -73,8 +73,7 @@ def _site(name: str, module: Any) -> Site:
             "layers="
         )
     # Some attention modules of SAM are narrower than its tokens, and state only the width of all their heads.
-    width = getattr(module, "internal_dim", None) or config.hidden_size
-    head_dim = _first(module, "head_dim", "attention_head_size") or width // heads
+    head_dim = _first(module, "head_dim", "attention_head_size") or (_first(module, "internal_dim") or config.hidden_size) // heads
     crosses = bool(getattr(module, "is_cross_attention", False)) or any(
         word in f"{name.rpartition('.')[2]} {type(module).__name__}".lower() for word in ("cross", "encoder_attn")
     )
@@ -115,12 +114,26 @@ def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Floa
         if isinstance(linear, nn.Linear):
             return _for_every_head(linear.weight, site, at), None if linear.bias is None else _for_every_head(linear.bias, site, at)
     fused: Any = getattr(site.module, "c_attn", None)
-    if fused is not None and not site.crosses:
+    if fused is not None and tuple(fused.weight.shape[1:]) == (3 * site.width,) and not site.crosses:  # GPT-2's Conv1D
         return fused.weight.T[at * site.width : (at + 1) * site.width], fused.bias[at * site.width : (at + 1) * site.width]
     raise UnsupportedError(
         f"{site.name} ({type(site.module).__name__}) must have a {which} projection, because a further projection of this "
         "mechanism starts as its copy, but none is found. Choose another mechanism"
     )
+
+
+def width_of_tokens(site: Site) -> int:
+    """Return the width of the tokens of an attention module.
+
+    Raises:
+        UnsupportedError: the projections of the module have unknown names, and its configuration does not state this width.
+    """
+    try:
+        return projection(site, "query")[0].shape[1]
+    except UnsupportedError:
+        if (stated := getattr(site.module.config, "hidden_size", None)) is None:
+            raise
+        return int(stated)
 
 
 def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
