@@ -95,11 +95,17 @@ def notes(found: Measurement, what: str, section: str, *, before: str = "", roun
         what: description of what was measured, without a full stop.
         section: anchor of the report's section on ``MEASUREMENTS_PAGE``.
         before: notes that stand first, one on a line, such as failures.
-        rounds: number of rounds as text; empty for that of the timing protocol.
+        rounds: number of rounds as text; empty for the rounds that were timed.
     """
-    rounds = rounds or (f"{found.protocol.rounds} rounds" if found.protocol else "")
-    where = ", ".join(part for part in (machine(found), rounds) if part)
+    where = f"{machine(found)}, {rounds or _rounds(found)}"
     return "\n".join(line for line in (before, f"- {what}.", f"- {where}. {explained(section)}") if line)
+
+
+def _rounds(found: Measurement) -> str:
+    """Return the number of rounds in which cases were timed as text. It is a range if a time limit, or the length of a step, left
+    out rounds of some cases."""
+    counts = sorted({len(taken) for figures in found.cells.values() if (taken := figures.all("seconds"))})
+    return f"{' to '.join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else 'no'} rounds"
 
 
 def explained(section: str) -> str:

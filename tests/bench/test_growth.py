@@ -53,8 +53,12 @@ def test_an_exponent_needs_three_lengths(lengths, exponent):
     )
     for cell in made.groups()[0]:
         found.of(cell).values = {"seconds": [cell.length * 1e-3] * 3, "peak_bytes": [2**20]}
-    rows = [line.split("|")[-3].strip() for line in Growth.report(found).splitlines() if line.startswith("|")]
+    report = Growth.report(found)
+    rows = [line.split("|")[-3].strip() for line in report.splitlines() if line.startswith("|")]
     assert rows[0] == "exponent" and rows[2:] == [exponent] * 4
+    assert made.rounds == 5 and "torch 2, 3 rounds." in report, "a time limit left out two rounds"
+    found.of(made.groups()[0][0]).values["seconds"] *= 2
+    assert "torch 2, 3 to 6 rounds." in Growth.report(found)
 
 
 def test_rows_of_a_file_with_several_numbers_of_heads_are_named():

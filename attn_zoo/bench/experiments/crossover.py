@@ -89,11 +89,9 @@ def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity:
 
 def _notes(found: Measurement, points: Sequence[Figures]) -> str:
     grid = found.grid
-    rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
-    taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "no"
     what = f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}"
     before = "\n".join(line for line in (failures(points, KINDS), _backends(points)) if line)
-    return notes(found, what, "crossover", before=before, rounds=f"{taken} rounds")
+    return notes(found, what, "crossover", before=before)
 
 
 def _backends(points: Sequence[Figures]) -> str:
