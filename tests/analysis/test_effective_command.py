@@ -55,7 +55,9 @@ def test_controls_are_as_they_are_defined(capsys):
     assert found["seed"] is None and found["parameters"] == 0
     assert analyze(*SMALL, "--attention", "linformer[projected_length=8]") == 0
     out = capsys.readouterr().out
-    assert "untrained: its 320 parameters" in out and "negative entries" in out
+    assert "untrained: its 320 parameters have their initial values, seed 0" in out and "negative entries" in out
+    assert analyze(*SMALL, "--attention", "softmax[sinks=true]") == 0
+    assert capsys.readouterr().out.rstrip().endswith("untrained: its 3 parameters have their initial values"), "no number was drawn"
 
 
 @pytest.mark.parametrize(

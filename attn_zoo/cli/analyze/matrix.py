@@ -106,7 +106,8 @@ def _text(found: Mapping[str, Any]) -> str:
         f"- {said(found['inputs'])}",
     ]
     if found["parameters"]:
-        lines.append(f"- untrained: its {found['parameters']:,} parameters have their initial values, seed {found['seed']}")
+        seed = "" if found["seed"] is None else f", seed {found['seed']}"
+        lines.append(f"- untrained: its {found['parameters']:,} parameters have their initial values{seed}")
     elif found["seed"] is not None:
         lines.append(f"- one random draw, seed {found['seed']}")
     return "\n".join(lines)
