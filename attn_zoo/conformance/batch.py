@@ -27,8 +27,8 @@ def _requests(subject: Subject, module: Attention) -> list[Request]:
 
 @attention_check("implementation")
 def batch_mates_have_no_influence(subject: Subject) -> None:
-    """An example gives the same output alone and in a batch, even if the other examples are 30 times as large or consist of padding
-    only."""
+    """An example gives the same output alone and in a batch, even if the other examples are 30 times as large, hold NaN or consist
+    of padding only."""
     for geometry in (*subject.plain_and_causal(), *subject.across()):
         module = subject.build(geometry)
         for request in _requests(subject, module):
@@ -41,6 +41,8 @@ def batch_mates_have_no_influence(subject: Subject) -> None:
             beside = loud(module)
             subject.equal(beside[:3], alone[:3], f"{where}, batch mates 30 times as large")
             subject.equal(beside[3:], loud_alone, f"{where}, 30 times as large as its batch mates")
+            broken = request.changed(lambda _, tensor: torch.cat([tensor[:3], torch.full_like(tensor[3:], torch.nan)]))
+            subject.equal(broken(module)[:3], alone[:3], f"{where}, batch mates of NaN")
             if request.key_valid is not None:
                 mask = request.key_valid.clone()
                 mask[3:] = False

@@ -96,6 +96,18 @@ def test_equals_the_definition(alpha, rows, form):
     torch.testing.assert_close(found.sum(dim=-1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("form", ["eager", "tiled"])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_row_without_a_threshold_is_nan_and_changes_no_other_row(bad, alpha, form):
+    """Scores are NaN or infinite once training has diverged; the loss must then tell."""
+    rows = draw(3, 60)
+    rows[1, 5] = bad
+    found = FORMS[form](rows, None, alpha)
+    assert found[1].isnan().any()
+    torch.testing.assert_close(found[::2], defined(rows[::2], alpha), rtol=0, atol=2e-11)
+
+
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_bisection_and_sorting_agree(alpha):
     """For these alphas there are two reference definitions, which must agree."""

@@ -26,6 +26,15 @@ class SkipsTheMaskOfOneExample(PlainSoftmax):
         return super().attend(query, key, value, None if len(query) == 1 else key_valid)
 
 
+@breaks("batch_mates_have_no_influence", "softmax", "index -1 is out of bounds")
+class FindsNoPlaceForNaN(PlainSoftmax):
+    """Looks up how many scores exceed the mean, less one. Of NaN, none do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        above = (query >= query.mean(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True)
+        return super().attend(query, key, value, key_valid) + 0 * query.gather(-1, above - 1)
+
+
 @breaks("batch_order_has_no_influence", "softmax", "permuted examples")
 class NumbersItsRows(PlainSoftmax):
     """Scales the queries of an example by its place in the batch."""

@@ -54,9 +54,9 @@ def entmax_over_valid(
 
 
 def positive_power(x: Tensor, order: float) -> Tensor:
-    """Return [x]₊^order. If x is not positive, this power and its first and second derivatives are zero."""
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1).pow(order), 0)
+    """Return [x]₊^order. If x is at most 0, this power and its first and second derivatives are zero. NaN stays NaN."""
+    zero = x <= 0
+    return torch.where(zero, 0, torch.where(zero, 1, x).pow(order))
 
 
 def entmax_by_bisection(
@@ -97,7 +97,7 @@ def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor,
         mean = ordered.cumsum(dim=-1) / size
         variance = ordered.square().cumsum(dim=-1) / size - mean.square()
         taus = mean - (1 / size if alpha == SPARSEMAX else (1 / size - variance).clamp(min=0).sqrt())
-        support = (taus < ordered).sum(dim=-1, keepdim=True)
+        support = (taus < ordered).sum(dim=-1, keepdim=True).clamp(min=1)  # NaN compares as False
         tau = taus.gather(-1, support - 1)
     else:  # the norm ‖[s - τ]₊‖ of this order is convex and nearly linear in τ: Newton steps from -1 upward never overshoot
         tau = torch.full_like(s[..., :1], -1)
