@@ -98,7 +98,7 @@ def _distance(request: Request, module: Attention) -> float:
 
 @attention_check("implementation")
 def padded_queries_have_no_influence(subject: Subject) -> None:
-    """The content of queries at padded positions does not change the output at a valid position."""
+    """Large numbers or NaN in queries at padded positions do not change the output at a valid position."""
     _require_padding(subject)
     if "query" not in subject.card.reads:
         raise NotApplicable("the mechanism does not read queries")
@@ -107,8 +107,9 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
         request = _masked(subject, module)
         valid = _mask_of(request)[:, None, :, None]
         expected = request(module).masked_fill(~valid, 0)
-        got = request.filled_at_padding(_noise, side="queries")(module).masked_fill(~valid, 0)
-        subject.equal(got, expected, f"valid outputs when padded queries hold noise of size 1000, causal={geometry.causal}")
+        for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
+            got = request.filled_at_padding(fill, side="queries")(module).masked_fill(~valid, 0)
+            subject.equal(got, expected, f"valid outputs when padded queries hold {what}, causal={geometry.causal}")
 
 
 @attention_check("implementation")

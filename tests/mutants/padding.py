@@ -85,6 +85,15 @@ class ScaledByAllQueries(PlainSoftmax):
         return super().attend(query / query.abs().amax(dim=(2, 3), keepdim=True), key, value, key_valid)
 
 
+@breaks("padded_queries_have_no_influence", "softmax", "padded queries hold NaN")
+class AveragesTimesZero(PlainSoftmax):
+    """Trusts a weight of zero to remove padded queries from an average, which fails for NaN."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = 1.0 if key_valid is None else key_valid[:, None, :, None].to(query.dtype)
+        return super().attend(query + (weights * query).sum(dim=2, keepdim=True), key, value, key_valid)
+
+
 @breaks("padding_amounts_to_shorter_inputs", "reformer", "positions padded to")
 class PaddingTakesPlaces(Reformer):
     """Lets padding take places in the buckets, as a public Reformer does."""

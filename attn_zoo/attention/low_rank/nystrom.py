@@ -175,8 +175,9 @@ def landmarks(
     m = min(most, tokens[0].shape[2])
     if valid is None:
         return [segment_means(x, m) for x in tokens], None
-    means, few = means_of_valid(valid, m, tokens[0].dtype)
-    return [torch.einsum("bmn,bhnd->bhmd", means, x) for x in tokens], few
+    (means, few), padding = means_of_valid(valid, m, tokens[0].dtype), ~valid[:, None, :, None]
+    # Padded queries may hold NaN, which a weight of zero does not remove.
+    return [torch.einsum("bmn,bhnd->bhmd", means, x.masked_fill(padding, 0)) for x in tokens], few
 
 
 def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
