@@ -47,3 +47,31 @@ def test_a_stream_of_one_number_per_head_is_the_sum_over_its_channels_whatever_i
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-10)
         grads = [torch.autograd.grad(out.sum(), list(of.parameters())) for out, of in ((first, layer), (second, wrapped))]
         torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
+
+
+def test_the_gate_of_forgetting_has_a_bias_if_the_layer_has_biases():
+    x = torch.randn(2, LENGTH, DIM, dtype=torch.float64)
+    for bias in (True, False):
+        layer = MultiHeadAttention(DIM, HEADS, "forgetting", length=LENGTH, bias=bias).double()
+        gate = layer.stream_projections.get_submodule("gate")
+        assert (gate.bias is not None) is bias
+        if bias:
+            before = layer(x)
+            with torch.no_grad():
+                gate.get_parameter("bias").add_(1)
+            assert (layer(x) - before).abs().max() > 1e-3
+
+
+def test_in_a_new_layer_two_rules_of_the_delta_product_are_one_rule():
+    """As the card says: a key, value and strength β given twice act as a strength of β (2 - β)."""
+    torch.manual_seed(0)
+    twice = MultiHeadAttention(DIM, HEADS, "delta_product", length=LENGTH, causal=True).double()
+    once = MultiHeadAttention(DIM, HEADS, "gated_delta_rule", length=LENGTH, causal=True).double()
+    query, key, value = (torch.randn(2, HEADS, LENGTH, DIM // HEADS, dtype=torch.float64) for _ in range(3))
+    logit = torch.randn(2, HEADS, LENGTH, 1, dtype=torch.float64)
+    beta = 2 * logit.sigmoid()
+    streams = {stream.name: {"key": key, "value": value}[stream.starts_as] for stream in twice.streams}
+    streams = {name: logit if name.startswith(("decay", "strength")) else tensor for name, tensor in streams.items()}
+    got = twice.mechanism(query, key, value, streams=streams)
+    want = once.mechanism(query, key, value, streams={"decay": logit, "strength": (beta * (2 - beta)).logit()})
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)

@@ -1,5 +1,5 @@
 """Forgetting attention: Y = softmax(Q Kᵀ / √d + D) V with Dᵢⱼ = Σ log fₗ over l from j + 1 to i. The gate of token l is fₗ =
-σ(w·xₗ), with one vector w per head.
+σ(w·xₗ + b), with one vector w and one number b per head.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class Forgetting(Attention[Options]):
 
     Paper: Lin et al. 2025, Section 3.
     Symbols: f → σ of the stream ``gate``, a further projection of the tokens; D → the sums of log gates.
-    Differs: the layer's weights of ``gate`` have one column per channel and are summed over a head. There is no bias in f. The
-        sums of log gates are added to the scores q·k / √d, and are not divided by √d. The gate at the key's own position is
-        left out. The paper's form is causal. If attention is bidirectional, the weight of a key after the query is reduced by
-        the gates from the query's position to the position before the key. The gate of a padded token is 1.
+    Differs: the layer's weights of ``gate`` have one column per channel and are summed over a head. They start as a copy of those
+        of keys, and b starts at 0; a layer without biases has no b. The sums of log gates are added to the scores q·k / √d, and
+        are not divided by √d. The gate at the key's own position is left out. The paper's form is causal. If attention is
+        bidirectional, the weight of a key after the query is reduced by the gates from the query's position to the position
+        before the key. The gate of a padded token is 1.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: PerHead) -> Queries:

@@ -20,9 +20,9 @@ class ForgetGate(nn.Module):
     """Module that computes log decays −A softplus(x + b) from logits x. A is one parameter per head. b is one parameter per head or
     per channel.
 
-    Public implementations draw A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1. Here the heads start at evenly
-    spaced quantiles of both distributions, and the head with the largest A has the smallest softplus(b). The initialisation is
-    not random.
+    The public code of the gated delta rule draws A from U(0, 16), and softplus(b) log-uniformly from 0.001 to 0.1, independently.
+    That of Mamba-2 draws A from U(1, 16). Here the heads start at evenly spaced quantiles of the former two distributions, and
+    the head with the largest A has the smallest softplus(b). The initialisation is not random.
     """
 
     def __init__(self, heads: int, channels: int = 1) -> None:

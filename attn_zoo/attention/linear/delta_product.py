@@ -77,10 +77,15 @@ class DeltaProduct(ChunkedMemory[Options]):
     Symbols: n_h → rules; α → exp of the log decays from ForgetGate; β, k and v of rule j → computed from the streams
         ``strength_j``, ``key_j`` and ``value_j``, which are further projections of the tokens. The first rule uses the keys and
         values of the layer.
-    Differs: this class applies SiLU to queries and keys and scales them to unit norm. Short convolutions and the output gate
-        belong to the layer, whose weights of ``decay`` and ``strength_j`` have one column per channel and are summed over a
-        head. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal;
-        the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Differs: all rules start with equal weights, because the weights of a stream start as a copy of those of keys or values. At the
+        start, two rules of strength β therefore equal one rule of strength β (2 - β), which is at most 1. In the paper each
+        rule starts with weights of its own. This class applies SiLU to queries and keys and scales them to unit norm. The
+        authors' code also applies SiLU to values, which are twice as wide as keys there, and as wide as keys here. Short
+        convolutions and the output gate belong to the layer, whose gate is a sigmoid (SiLU in the authors' code). The layer's
+        weights of ``decay`` and ``strength_j`` have one column per channel and are summed over a head. A and b of the decay
+        start as in ``gated_delta_rule``. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale.
+        The paper's form is causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the
+        memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

@@ -74,11 +74,11 @@ class DeltaRule(NormalisedMemory[Options]):
         2021. β between 0 and 2 is by Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Symbols: S → MemoryState.summed (transposed); β → σ of the stream ``strength``, a further projection of the tokens; W and U
         → w and u.
-    Differs: the layer's weights of the stream have one column per channel, which it sums over a head. The RMSNorm of the
-        outputs has no learned scale, because the output projection can learn it. Queries are not divided by √d, because the
-        RMSNorm would undo it. This class applies SiLU to queries and keys and scales them to unit norm. The paper's short
-        convolutions are left out. The paper's form is causal; the bidirectional form adds the outputs of both reading
-        directions. Padded tokens leave the memory unchanged.
+    Differs: the layer's weights of the stream have one column per channel, which it sums over a head, and start as a copy of those
+        of keys. The RMSNorm of the outputs has no learned scale, because the output projection can learn it. Queries are not
+        divided by √d, because the RMSNorm would undo it. This class applies SiLU to queries and keys and scales them to unit
+        norm. The authors' code also applies SiLU to values. The paper's short convolutions are left out. The paper's form is
+        causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     @classmethod

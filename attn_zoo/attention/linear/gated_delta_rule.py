@@ -61,10 +61,13 @@ class GatedDeltaRule(ChunkedMemory[Options]):
     Paper: Yang et al. 2024, Eq. 10. The decay is Mamba-2's (Dao and Gu 2024, arXiv:2405.21060).
     Symbols: α → exp of the log decays from ForgetGate; β → σ of the stream ``strength``, a further projection of the tokens; S
         → MemoryState.summed (transposed).
-    Differs: this class applies SiLU to queries and keys and scales them to unit norm. The paper's short convolution and output
-        gate belong to the layer, whose weights of a stream have one column per channel and are summed over a head. A decay is
-        at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the bidirectional
-        form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Differs: this class applies SiLU to queries and keys and scales them to unit norm. The paper also applies SiLU to values, which
+        are twice as wide as keys there, and as wide as keys here. The short convolution and the output gate belong to the
+        layer, whose gate is a sigmoid (SiLU in the paper). The layer's weights of a stream have one column per channel and are
+        summed over a head; they start as a copy of those of keys. A and b of the decay start at fixed values, not at random
+        ones (see ``ForgetGate``). A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The
+        paper's form is causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the
+        memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

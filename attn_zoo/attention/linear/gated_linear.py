@@ -89,10 +89,11 @@ class GatedLinear(NormalisedMemory[Options]):
     Paper: Yang et al. 2024, Section 4: the recurrence, its chunks, gates with a temperature, and the norm of the outputs.
     Symbols: α → gates; τ → temperature; W_α x → the stream ``gate``, a further projection of the tokens; φ → feature_map.
     Differs: by default, this class applies silu to queries and keys. The paper has no feature map; flash-linear-attention's layer
-        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper). Keys are as wide
-        as values (half as wide in the paper). The RMSNorm of the outputs has no learned scale. The paper's output gate belongs to
-        the layer. Gates are at least exp(-3.75), so all logits below about -3.75 τ give this gate. The paper's form is causal; the
-        bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
+        applies silu after its short convolutions. The projection of the gate has full rank (rank 16 in the paper), and starts as a
+        copy of that of keys. Keys are as wide as values (half as wide in the paper). The RMSNorm of the outputs has no learned
+        scale. The paper's output gate belongs to the layer, where it is a sigmoid (swish in the paper). Gates are at least
+        exp(-3.75), so all logits below about -3.75 τ give this gate. The paper's form is causal; the bidirectional form adds the
+        outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:

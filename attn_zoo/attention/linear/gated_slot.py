@@ -70,9 +70,10 @@ class GatedSlot(NormalisedMemory[Options]):
     Symbols: α → computed from the stream ``gate``, a further projection of the tokens; τ → temperature; [K̃ Ṽ] →
         MemoryState.summed, with one row per slot.
     Differs: a head has as many slots as channels, which is the default of the authors' code. As in that code, SiLU is applied to
-        queries, keys, values and outputs. The RMSNorm of the outputs has no learned scale. Gates are at least exp(-3.75), so all
-        logits below about -3.75 τ give this gate. The paper's form is causal; the bidirectional form adds the outputs of both
-        reading directions. Padded tokens leave the slots unchanged.
+        queries, keys, values and outputs. The RMSNorm of the outputs has no learned scale, and runs over each head; in that code
+        it runs over all heads together. The projection of the gate starts as a copy of that of keys. Gates are at least
+        exp(-3.75), so all logits below about -3.75 τ give this gate. The paper's form is causal; the bidirectional form adds the
+        outputs of both reading directions. Padded tokens leave the slots unchanged.
     Nature: A query reads the slots with softmax weights, so a few slots can decide an output. In linear attention, a query reads
         without a softmax.
     """

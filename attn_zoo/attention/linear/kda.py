@@ -58,8 +58,10 @@ class KimiDelta(ChunkedMemory[Options]):
     Symbols: α → exp of the log decays from ForgetGate; β → σ of the stream ``strength``, a further projection of the tokens; S
         → MemoryState.summed.
     Differs: the projection of the decay has full rank (rank head_dim in the paper). The layer's weights of ``strength`` have
-        one column per channel and are summed over a head. This class applies SiLU to queries and keys and scales them to unit
-        norm. The paper's short convolution and output gate belong to the layer. A decay is at least 2e-9 per token. The RMSNorm
+        one column per channel and are summed over a head. The weights of both streams start as a copy of those of keys, and A
+        and b of the decay start as in ``gated_delta_rule``. This class applies SiLU to queries and keys and scales them to unit
+        norm. The paper also applies SiLU to values. The paper's short convolution and output gate belong to the layer; there
+        the projection of the gate has full rank (rank head_dim in the paper). A decay is at least 2e-9 per token. The RMSNorm
         of the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the outputs of both reading
         directions. Padded tokens leave the memory unchanged.
     """

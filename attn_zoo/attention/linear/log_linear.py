@@ -69,8 +69,10 @@ class LogLinear(StateSpaceDuality):
     Symbols: λ → computed from the stream ``level``, a further projection of the tokens; S⁽ˡ⁾ → head_dim rows of MemoryState.summed
         for each l from 1.
     Differs: all differences between ``ssd`` and its paper apply here, too. λ of part l is softplus(s + 0.54), where s is channel l
-        of the stream ``level``, or its last channel if l ≥ head_dim. If every λ is 1, the outputs equal those of ``ssd``. Padded
-        tokens are not counted as positions, and leave the memories unchanged.
+        of the stream ``level``, or its last channel if l ≥ head_dim. The projection of this stream starts as a copy of that of
+        queries. In the published code, λ is softplus(w s) with a learned w for each head and part, which starts at 1. If every
+        λ is 1, the outputs equal those of ``ssd``. Padded tokens are not counted as positions, and leave the memories
+        unchanged.
     """
 
     def definition(  # type: ignore[override]  # one more stream

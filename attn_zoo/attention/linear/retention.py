@@ -71,9 +71,10 @@ class Retention(ChunkedMemory[Options]):
     Paper: Sun et al. 2023, Section 2 (recurrence, chunks, decays by head, normalisation of the outputs). With ``rates=lightning``,
         the decays are those of Lightning Attention in MiniMax-01, arXiv:2501.08313.
     Symbols: γ → decays; S → MemoryState.summed.
-    Differs: queries and keys are not rotated by position. The paper's swish gate is left out; the layer's ``output_gate`` uses a
-        sigmoid. The RMSNorm of the outputs has no learned scale. The paper's form is causal; the bidirectional form adds the
-        outputs of both reading directions. Padded tokens leave the memory unchanged.
+    Differs: queries and keys are not rotated by position. Values are as wide as keys (twice as wide in RetNet). The paper's swish
+        gate is left out; the layer's ``output_gate`` uses a sigmoid. The RMSNorm of the outputs runs over each head and has no
+        learned scale; that of MiniMax-01 runs over all heads together. The paper's form is causal; the bidirectional form adds
+        the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
     depth = 0.0  # l / (L − 1)

@@ -58,11 +58,14 @@ class StateSpaceDuality(ChunkedMemory[Options]):
     Paper: Dao and Gu 2024, the structured state-space model with a scalar decay, and its form by chunks.
     Symbols: C, B, x → SiLU of query, key and value; Δ → softplus(δ + b), computed by ForgetGate.step, where δ is the stream
         ``step``, a further projection of the tokens; D → skip; S → MemoryState.summed.
-    Differs: every head has its own B and C (in the paper all heads of a group share them). The layer's weights of ``step`` have
-        one column per channel and are summed over a head. This class applies SiLU; the paper's short convolution and gated norm
-        belong to the layer. A decay is at least 2e-9 per token. The RMSNorm of the outputs has no learned scale. The paper's
-        form is causal; the bidirectional form adds the outputs of both reading directions, and so adds D x twice. Padded tokens
-        leave the memory unchanged.
+    Differs: every head has its own B and C (in the paper all heads of a group share them). They are as wide as x; in the paper's
+        models x has 64 channels, and B and C have 128. The layer's weights of ``step`` have one column per channel and are
+        summed over a head; they start as a copy of those of keys. A and b start at fixed values, not at random ones (see
+        ``ForgetGate``). This class applies SiLU; the short convolution and the output gate belong to the layer. The RMSNorm of
+        the outputs runs over each head, has no learned scale, and comes before the layer's sigmoid gate. In the published code
+        it runs over all heads of a group, and comes after a SiLU gate. A decay is at least 2e-9 per token. The paper's form is
+        causal; the bidirectional form adds the outputs of both reading directions, and so adds D x twice. Padded tokens leave
+        the memory unchanged.
     """
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
