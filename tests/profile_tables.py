@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from axes_tables import length_sentence
@@ -67,7 +68,7 @@ def regime() -> str:
             f" Some results of {', '.join(older[:-1])}{' and ' if older[1:] else ''}{older[-1]} come from an earlier version of "
             "the mechanism, which computed something different."
         )
-    if late := late_learners():
+    if late := late_learners(tables, boards_of("profile3")):
         learned = [f"of {' and '.join(names)} learned {task}" for task, names in late.items()]
         told += (
             " Some white cells only mean that training was too short. With [more steps]"
@@ -82,22 +83,22 @@ def _older(tables: list[Table]) -> list[str]:
     return sorted({f"`{name}`" for name, version in ran if version < card(name).version})
 
 
-def late_learners() -> dict[str, list[str]]:
+def late_learners(fixed: Sequence[Table], criterion: Sequence[Table]) -> dict[str, list[str]]:
     """Return by task the mechanisms that are no better than a control after a fixed budget, but meet the criterion with every
-    seed.
+    seed in a longer training. Earlier versions of a mechanism, which compute something else, do not count.
     """
-    fixed = {
-        (titled(table), row.attention)
-        for table in profile_boards()
+    white = {
+        (titled(table), row.attention, row.card["version"]): table.budget["steps"]
+        for table in fixed
         for row in table.rows
         if row.verdict in (Verdict.NO_BETTER, Verdict.NOT_TRAINED)
     }
     found: dict[str, list[str]] = {}
-    for table in boards_of("profile3"):
-        learned = [row.attention for row in table.rows if row.learned and row.learned.order == 1]
-        names = [f"`{name}`" for name in learned if (titled(table), name) in fixed]
-        if names:
-            found[titled(table)] = names
+    for table in criterion:
+        for row in table.rows:
+            budget = white.get((titled(table), row.attention, row.card["version"]))
+            if budget and row.learned and row.learned.order == 1 and all(run["curve"][-1]["step"] > budget for run in row.runs):
+                found.setdefault(titled(table), []).append(f"`{row.attention}`")
     return found
 
 
