@@ -335,6 +335,17 @@ def test_the_finding_names_for_each_direction_who_matches_softmax_on_the_most_ta
     assert finding(abilities(tables(yardsticks()))) == ""
 
 
+def test_all_tasks_on_which_softmax_is_hardest_to_match_are_named_and_those_where_it_has_not_learned_are_not():
+    records = [*yardsticks(), *yardsticks("copying"), *yardsticks("needle"), *yardsticks("induction", softmax=(0.2, 0.2, 0.21))]
+    for task, scores in {"mqar": (0.90, 0.90, 0.92), "copying": (0.6, 0.6, 0.61), "induction": (0.2, 0.2, 0.21)}.items():
+        records += cheap("linformer", *scores, task=task)
+    for task in ("mqar", "needle"):
+        records += cheap("performer", 0.6, 0.6, 0.61, task=task)
+    assert finding(abilities(tables(records))).endswith(
+        "Softmax is hardest to match on Copying and Needle: 0 of 1 and 0 of 1 mechanisms match it there."
+    )
+
+
 def test_the_finding_counts_mechanisms_that_were_run_on_half_of_the_tasks():
     records = [*yardsticks(), *yardsticks("copying"), *yardsticks("needle"), *cheap("performer", 0.90, 0.90, 0.92)]
     assert finding(abilities(tables(records))) == "", "one of three tasks"

@@ -100,8 +100,7 @@ def _finding(direction: str, abilities: Sequence[Ability]) -> str:
     matches = {name: {one.ability.name for one in ran[name] if one.verdict in QUALIFIES} for name in cheap}
     most = max(map(len, matches.values()))
     names = [name for name in cheap if len(matches[name]) == most]
-    *others, last = (f"`{name}`" for name in names)
-    listed = f"{', '.join(others)} and {last}" if others else last
+    listed = _listed([f"`{name}`" for name in names])
     text = (
         f"{len(cheap)} mechanism{'s' * (len(cheap) > 1)} with fewer FLOPs than softmax {'were' if cheap[1:] else 'was'} run on at "
         f"least half of the {len(abilities)} {direction} task{'s' * (len(abilities) != 1)}. "
@@ -113,12 +112,19 @@ def _finding(direction: str, abilities: Sequence[Ability]) -> str:
         text += f": {listed} {'match' if names[1:] else 'matches'} it on {most}, the most" if most else ""
     if most and not names[1:]:
         text += f". With the sizes of these runs, it takes {spent[names[0]].words.split(';')[0]}"
-    run_on = Counter(one.ability.name for name in cheap for one in ran[name])
-    count = {task: sum(task in some for some in matches.values()) for task in run_on}
-    hardest = min(count, key=lambda task: count[task] / run_on[task])
-    if count[hardest] == run_on[hardest]:
+    clear = [one.name for one in abilities if judge(one, BASELINE).verdict == "above controls"]
+    run_on = Counter(one.ability.name for name in cheap for one in ran[name] if one.ability.name in clear)
+    shares = {task: sum(task in some for some in matches.values()) / count for task, count in run_on.items()}
+    hardest = [task for task, share in shares.items() if share == min(shares.values()) and share < 1]
+    if not hardest:
         return f"{text}."
-    return f"{text}. Softmax is hardest to match on {hardest}: {count[hardest]} of {run_on[hardest]} mechanisms match it there."
+    counts = _listed([f"{round(shares[task] * run_on[task])} of {run_on[task]}" for task in hardest])
+    return f"{text}. Softmax is hardest to match on {_listed(hardest)}: {counts} mechanisms match it there."
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _tasks(count: int) -> str:
