@@ -41,23 +41,32 @@ class CostColumn:
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """Return a list with one column from the records: each mechanism's FLOPs as a multiple of softmax's.
 
-    The FLOPs are those of the mechanism alone at 4,096 tokens. If no record has these FLOPs, the column has the FLOPs of the
-    whole network on one task: the task with the most rows whose FLOPs are known or, among equals, the longest. If the FLOPs of
-    softmax are unknown, the list is empty.
+    The FLOPs are those of the mechanism alone at 4,096 tokens. If a mechanism was run in both directions, they are those of its
+    bidirectional form. If they differ between tasks, the largest multiple is shown.
+
+    If no record has these FLOPs, the column has the FLOPs of the whole network on one task: the task with the most rows whose FLOPs
+    are known or, among equals, the longest. If the FLOPs of softmax are unknown, the list is empty.
     """
-    alone: dict[str, float] = {}
+    alone: dict[str, dict[bool, set[float]]] = defaultdict(lambda: defaultdict(set))
     for table in tables:
         rows = shown_rows(table)
         whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
             count = row.mechanism_flops_4096
             if whole and (count or (count == 0 and row.control)):  # 0 means unknown, except for controls
-                alone.setdefault(name, count / whole)
+                alone[name][bool(table.task.get("causal"))].add(count / whole)
     if alone:
         widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})
         heads = " or ".join(map(str, widths))
         said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
-        return [CostColumn("FLOPs", LENGTH, said, alone)]
+        said += (
+            "; of the bidirectional form if both were run"
+            if any(len(of) > 1 and of[False] != of[True] for of in alone.values())
+            else ""
+        )
+        shown = {name: of.get(False) or of[True] for name, of in alone.items()}
+        said += "; the largest over the tasks" if any(len(shares) > 1 for shares in shown.values()) else ""
+        return [CostColumn("FLOPs", LENGTH, said, {name: max(shares) for name, shares in shown.items()})]
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:
         return []

@@ -174,6 +174,21 @@ def test_costs_are_those_of_the_records():
     assert recorded_columns(tables([replace(record, task_card=nowhere) for record in short])) == []
 
 
+def test_the_cost_of_a_mechanism_that_ran_in_both_directions_is_that_of_its_bidirectional_form_and_the_largest():
+    def ran(task: str, causal: bool, **flops: int) -> list[RunRecord]:
+        card = {**make_record(task=task).task_card, "causal": causal}
+        counts = {name: {"flops_per_example": 1000, "mechanism_flops_4096": count} for name, count in flops.items()}
+        return [make_record(name, task, task_card=card, counted=count) for name, count in counts.items()]
+
+    causal = ran("copying", True, softmax=100, linear=30, local=4)
+    (column,) = recorded_columns(tables([*causal, *ran("digits", False, softmax=100, linear=10)]))
+    assert column.values == {"softmax": 1, "linear": 0.1, "local": 0.04}
+    assert column.said.endswith("relative to softmax; of the bidirectional form if both were run")
+    two = [*ran("digits", False, softmax=100, linear=10), *ran("listops", False, softmax=100, linear=20)]
+    (column,) = recorded_columns(tables(two))
+    assert column.values["linear"] == 0.2 and column.said.endswith("relative to softmax; the largest over the tasks")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = Store(tmp_path / "runs")
