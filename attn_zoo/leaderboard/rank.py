@@ -342,9 +342,14 @@ def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
     """Return the setting that distinguishes each row from others of its mechanism.
 
     The setting has the requested implementation, the options in which the rows differ, and the number of heads if a row of the
-    mechanism has an unusual one. A tuned row is marked as tuned if the mechanism also has rows that are not tuned.
+    mechanism has an unusual one. The implementations ``auto`` and ``eager`` are left out, but ``eager`` is named if a table also
+    has rows of the mechanism with ``auto``. A tuned row is marked as tuned if the mechanism also has rows that are not tuned.
     """
     by_heads = {name for members in made for name in _with_unusual_heads(members.values())}
+    asked = [
+        {kind: {run["attention"] for run in of.values() if run["requested"] == kind} for kind in ("auto", "eager")} for of in made
+    ]
+    with_both = {name for of in asked for name in of["auto"] & of["eager"]}
     by_attention = grouped((row[1]["attention"], row) for members in made for row in members.items())
     settings = {}
     for members in map(dict, by_attention.values()):
@@ -352,7 +357,8 @@ def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
         plain = any(run["tuning"] is None for run in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, run in members.items():
-            kernel = [] if run["requested"] in ("auto", "eager") else [f"({run['requested']})"]
+            unsaid = ("auto",) if run["attention"] in with_both else ("auto", "eager")
+            kernel = [] if run["requested"] in unsaid else [f"({run['requested']})"]
             own = own_options(run)
             told = [f"{option}={own[option]}" for option in differing if option in own]
             told += [f"heads={run['heads']}"] if run["attention"] in by_heads else []

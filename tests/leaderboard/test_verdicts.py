@@ -83,6 +83,16 @@ def welch_by_scipy(these: Sequence[float], those: Sequence[float], examples: int
     return float(stats.ttest_ind_from_stats(*parts, equal_var=False).pvalue)
 
 
+def test_rows_of_auto_and_of_eager_have_names_of_their_own():
+    scores = {"auto": 0.9, "eager": 0.7}
+    records = [make_record(seed=seed, test=test, spec_implementation=kind) for kind, test in scores.items() for seed in (1, 2, 3)]
+    (table,) = tables(records)
+    assert {row.label: row.verdict for row in table.rows} == {"softmax": "best", "softmax (eager)": "worse"}
+    assert [row.against_softmax and row.against_softmax.against for row in table.rows] == [None, "softmax"]
+    (alone,) = tables(records[3:])
+    assert [row.label for row in alone.rows] == ["softmax"]
+
+
 def test_verdicts_on_a_metric_of_which_less_is_better():
     card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
     (table,) = tables(records_of({name: [100 * v for v in values] for name, values in CLEAR.items()}, task_card=card))
