@@ -22,7 +22,7 @@ from typing import Any
 from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.metrics import SHARES, SHARES_OF_EXAMPLES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
-from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict
+from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict, best_on_validation
 from attn_zoo.records.shape import bounds
 
 BASELINE = "softmax"
@@ -197,8 +197,9 @@ def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution)
         row.unjudged = None if reason else missing.get(row.label)
     fit = control if control and not _unfit(control) else None
 
+    softmax = best_on_validation((row for row in kept if row.attention == BASELINE), resolution.sign)
+
     def compared(best: Row) -> tuple[Comparison, ...]:
-        softmax = next((row for row in kept if row.attention == BASELINE), None)
         pairs = {frozenset((a.label, b.label)): (a, b) for b in (best, softmax, fit) if b for a in kept if a is not b}
         made = compare(list(pairs.values()), resolution)
         found = {frozenset((c.row, c.against)): c for c in made}

@@ -258,7 +258,8 @@ class Row:
     against_best: Comparison | None = None
     """Comparison with the best row; None for the best row and for rows without a verdict."""
     against_softmax: Comparison | None = None
-    """Comparison with softmax; None for softmax and for rows without a verdict."""
+    """Comparison with softmax: of several rows of softmax, with that of the best validation score. None for that row, and for rows
+    without a verdict."""
     against_control: Comparison | None = None
     """Comparison with the best control; None for rows without a verdict."""
     unjudged: str | None = None
@@ -361,13 +362,22 @@ class Table:
         return str(self.task.get("data") or self.task.get("source", "unknown"))
 
 
-def shown_rows(table: Table) -> dict[str, Row]:
-    """Return for each mechanism its row with the best validation score. A row without a test score is returned only if no row
-    of the mechanism has a test score."""
+def best_on_validation(rows: Iterable[Row], sign: int) -> Row | None:
+    """Return the row with the best validation score, or None without rows. A row without a test score is returned only if no row
+    has a test score.
+
+    Args:
+        sign: 1 if higher scores are better, else -1.
+    """
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid
-        return row.test is not None, valid is not None, table.sign * valid.mean if valid else 0.0
+        return row.test is not None, valid is not None, sign * valid.mean if valid else 0.0
 
+    return max(sorted(rows, key=lambda row: row.label), key=place, default=None)
+
+
+def shown_rows(table: Table) -> dict[str, Row]:
+    """Return for each mechanism its row with the best validation score (see ``best_on_validation``)."""
     by_attention = grouped((row.attention, row) for row in sorted(table.rows, key=lambda row: row.label))
-    return {attention: max(rows, key=place) for attention, rows in by_attention.items()}
+    return {name: best for name, rows in by_attention.items() if (best := best_on_validation(rows, table.sign))}

@@ -74,6 +74,15 @@ def test_verdicts_follow_from_the_interval_against_softmax_and_the_best_control(
     assert judge(ability, "linformer", ACCEPT).verdict == verdict
 
 
+def test_a_mechanism_is_held_against_the_softmax_row_that_is_best_on_validation():
+    lucky, shown = (runs("softmax", *[test] * 3, spec_options={"dial": dial}) for dial, test in ((1, 0.95), (2, 0.8)))
+    valid = [[replace(one, scores={**one.scores, "valid": v}) for one in some] for some, v in ((lucky, 0.8), (shown, 0.95))]
+    ability = only([*valid[0], *valid[1], *runs("uniform", 0.2, 0.2, 0.2), *runs("linformer", 0.88, 0.88, 0.88)])
+    found = judge(ability, "linformer")
+    assert found.row.against_softmax.against == ability.softmax.label == "softmax dial=2"
+    assert found.verdict == "better" and found.gain.low > 0
+
+
 def test_what_may_be_lost_decides_who_is_as_good():
     ability = only([*yardsticks(), *runs("linformer", 0.80, 0.81, 0.83)])
     assert judge(ability, "linformer", ACCEPT).verdict == "worse"
