@@ -150,10 +150,11 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
     assert [column["title"] for column in heat["columns"]] == [column.title for column in found.columns]
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
     for drawn, line in zip(heat["lines"], found.lines, strict=True):
-        for (_, _, shade, kinds, said), cell in zip(drawn["cells"], line.cells, strict=True):
+        for (_, _, shade, kinds, said, name), cell in zip(drawn["cells"], line.cells, strict=True):
             assert shade == level(cell.shade) and ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
             assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None)
             assert said.startswith(f"{line.attention} on ") or cell.row is None
+            assert name == (cell.row.label if cell.row else "")
     assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == flops.written("linformer")
     assert heat["beside"] == ["average (%)", flops.head, "time", "memory"]
     assert f".h{len(SHADES)}{{background:{SHADES[-1]}" in text

@@ -240,6 +240,43 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     assert window.complaints == []
 
 
+@pytest.fixture
+def settings(window: Page, tmp_path: Path) -> Page:
+    """A page with two settings of Linformer: the one with the better test score is the worse on validation, and costs more."""
+    records = []
+    for dial, test, valid, flops in ((1, 0.9, 0.7, 2_400_000), (2, 0.8, 0.85, 900_000)):
+        for seed in (1, 2, 3):
+            scores = {"test": test, "valid": valid, "test: 1.5 x": test - 0.1}
+            counted = {"parameters": 1000, "flops_per_example": flops}
+            records.append(make_record("linformer", seed=seed, scores=scores, counted=counted, spec_options={"dial": dial}))
+    records = [replace(record, source=f"{number}.json") for number, record in enumerate(records)]
+    file = tmp_path / "settings.html"
+    file.write_text(html_page([ResultSet(tables(records), records)]), encoding="utf-8")
+    window.size(1300, 900)
+    window.open(file)
+    ready(window)
+    return window
+
+
+def test_a_cell_of_the_heat_map_opens_the_setting_that_it_shows(settings):
+    shown = settings.evaluate("document.querySelector('#heat .tabulator-row .tabulator-cell:nth-child(2) span').firstChild.data")
+    settings.evaluate("document.querySelector('#heat .tabulator-row .tabulator-cell:nth-child(2) span').click()")
+    assert shown == "80.0" and settings.evaluate("document.querySelector('dialog h3').innerText") == "linformer dial=2 on Digits"
+
+
+@pytest.mark.parametrize(("limit", "rows"), [("> 1M", 1), ("> 1000000", 1), ("< 2.5 M", 2), ("< 1000 k", 1), ("> 2400", 2)])
+def test_a_limit_of_a_filter_counts_thousands_and_millions(settings, limit, rows):
+    enter(settings, "#rows .tabulator-col[tabulator-field='flops_per_example'] input", limit)
+    assert settings.evaluate(COUNT) == f"{rows} of 2 rows"
+
+
+def test_a_part_of_the_test_may_have_a_point_in_its_name(settings):
+    settings.click("#columns summary")
+    settings.click("input[name='column part 1.5 x']")
+    cells = "[...document.querySelectorAll(`#rows .tabulator-row .tabulator-cell[tabulator-field='part 1.5 x']`)]"
+    assert settings.evaluate(f"{cells}.map(cell => cell.innerText.slice(0, 4))") == ["80.0", "70.0"]
+
+
 def test_without_scripts_the_page_says_what_prints_the_tables(page, file):
     page.size(1300, 900, script=False)
     page.open(file)

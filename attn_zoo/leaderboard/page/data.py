@@ -180,15 +180,16 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
 
 
 def heat_data(found: HeatMap) -> Mapping[str, Any]:
-    """Return the heat map as plain data: its columns and its lines. Each cell of a line has text, small text, shade, marks and
-    tooltip."""
+    """Return the heat map as plain data: its columns and its lines. Each cell of a line has text, small text, shade, marks, tooltip
+    and the label of its row."""
 
     def cell(cell: Cell, table: Table, title: str) -> list[Any]:
         marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
         marks += [("failed", cell.row is not None and cell.row.test is None)]
         said = "" if cell.row is None else about(cell.row, table, f" on {title}")
         kinds = " ".join(name for name, holds in marks if holds)
-        return [gap(cell) or mean(cell, table), beside(cell, table), level(cell.shade) if cell.trained else 0, kinds, said]
+        shade, name = level(cell.shade) if cell.trained else 0, "" if cell.row is None else cell.row.label
+        return [gap(cell) or mean(cell, table), beside(cell, table), shade, kinds, said, name]
 
     share = next((column.table for column in found.columns if is_share(column.table)), None)
     averages = share is not None and found.means.reason is None

@@ -71,7 +71,7 @@
       if (small) span.append(make("small", small));
       return span;
     },
-    cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getData().attention); },
+    cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getValue()[5]); },
   });
   const named = (cell) => make("span", cell.getValue() + (cell.getData().control && cell.getValue() !== "chance" ? " (c)" : ""), { className: cell.getData().control ? "control" : "" });
   let drawn = null;
@@ -84,7 +84,7 @@
     facts(tasks);
     plots(pictures);
     const lines = heat.lines.map((line, place) => ({ ...line, place }));
-    lines.push({ attention: "chance", control: true, cells: heat.chance.map((text) => [text, "", 0, "", ""]), beside: heat.beside.map(() => ""), place: lines.length });
+    lines.push({ attention: "chance", control: true, cells: heat.chance.map((text) => [text, "", 0, "", "", ""]), beside: heat.beside.map(() => ""), place: lines.length });
     const byDirection = ["bidirectional", "causal"].map((direction) => ({
       title: direction,
       columns: heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
@@ -102,14 +102,20 @@
   };
 
   // All rows: a cell is [text, number to sort by, tooltip].
-  const limit = /^([<>]=?)\s*(-?[\d.]+)$/;
+  const limit = /^([<>]=?)\s*(-?[\d.]+(?: ?[kMGTP])?)$/;
+  const counted = /^(-?[\d.]+) ?([kMGTP])$/; // a number such as 2.4 M
+  const amount = (text) => {
+    const [, digits, unit] = counted.exec(text) ?? [];
+    return unit ? parseFloat(digits) * 1000 ** (1 + "kMGTP".indexOf(unit)) : number(text.replaceAll(",", ""));
+  };
   const matches = (wanted, cell) => {
     const [text, value] = Array.isArray(cell) ? cell : [cell ?? "", null];
     const found = limit.exec(wanted.trim());
     if (!found) return text.toLowerCase().includes(wanted.trim().toLowerCase());
-    const shown = number(text.replaceAll(",", "")) === -Infinity ? value : number(text.replaceAll(",", ""));
+    const shown = amount(text) === -Infinity ? value : amount(text);
     if (shown === null || shown === undefined) return false;
-    return { "<": shown < found[2], ">": shown > found[2], "<=": shown <= found[2], ">=": shown >= found[2] }[found[1]];
+    const end = amount(found[2]);
+    return { "<": shown < end, ">": shown > end, "<=": shown <= end, ">=": shown >= end }[found[1]];
   };
   const byNumber = (measured) => (a, b, one, other, column, direction) => {
     const last = direction === "asc" ? 1 : -1;
@@ -124,7 +130,7 @@
   const filtered = (title) => ({ headerFilter: "input", headerFilterFunc: matches, headerFilterParams: { elementAttributes: { "aria-label": `filter ${title}` } } });
   const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered(title), ...more });
   const table = new Tabulator("#rows", {
-    data: data.rows, layout: "fitData", height: "80vh", columnDefaults: { resizable: false }, renderHorizontal: "basic",
+    data: data.rows, layout: "fitData", height: "80vh", nestedFieldSeparator: false, columnDefaults: { resizable: false }, renderHorizontal: "basic",
     placeholder: "No row matches the search and the filters.",
     columns: [
       plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: 190 }),
@@ -187,7 +193,7 @@
     keep({ rows: set.value === chooser.value ? "" : set.value || "all", task: task.value, search: search.value, controls: controls.checked ? "" : "no" });
   };
   const find = (task, attention) => {
-    const row = data.rows.find((row) => row.set === chooser.value && row.task === task && row.mechanism === attention);
+    const row = data.rows.find((row) => row.set === chooser.value && row.task === task && row.attention === attention);
     if (row) open(row);
   };
   // Tasks of the rows' set, or of all sets.
