@@ -12,7 +12,7 @@ from typing import Any
 
 from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import cost_of
+from attn_zoo.leaderboard.compare import comparable, cost_of
 from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heat_picture import draw_heat_map
 from attn_zoo.leaderboard.heatmap import heat_map, titles
@@ -227,8 +227,9 @@ def _draw_panel(axes: Any, table: Table, axis: CostAxis, known: Mapping[str, Loo
 
 def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], scale: float) -> None:
     """Draw a step line along the rows whose mean no cheaper row reaches. If costs are measured, each implementation group has its
-    own line.
+    own line. Rows with a failed seed and rows whose recorded costs cannot be compared (see ``comparable``) are left out.
     """
+    rows = [row for row in rows if not row.failures and (axis.source or comparable(row, row, axis.name))]
     for block in {None} if axis.source else {row.block for row in rows}:
         front: list[tuple[float, float]] = []
         members = [row for row in rows if block in (None, row.block)]
@@ -290,6 +291,8 @@ def _caption(panels: Sequence[Panel]) -> str:
     parts = [f"Mean of {seed_count(len(row.seeds) for row in rows)}"]
     parts += ["bars: 95 % interval"] if any(row.test and row.test.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control with its interval")
+    unsteady = any(row.unsteady for row in rows) and any(axis.name == "time" and not axis.source for _, axis in panels)
+    parts += ["no front of training times that are not compared, because a seed's steps took much longer"] if unsteady else []
     machines = " and ".join(sorted({machine for row in rows for machine in row.block.machines}))
     for axis in dict.fromkeys(axis for _, axis in panels):
         parts.append(f"{axis.label}: {axis.source or f'median over seeds, measured on {machines}'}")

@@ -122,6 +122,13 @@ def test_a_front_is_drawn_in_each_implementation_group_if_the_cost_is_measured(f
     (front,) = fronts(FLOPS)
     assert front == [[1, 20], [2, 60], [9, pytest.approx(90)]], "mega is dearer than linear and worse"
     assert len(fronts(AXES["time"])) == 2
+    failed = make_record("linear", seed=3, status="diverged", counted={"flops_per_example": 2})
+    slow = replace(records[0], measured={"train_seconds": 9.0, "step_seconds_median": 1.0})
+    slower = replace(records[1], measured={"train_seconds": 9.0, "step_seconds_median": 2.0})
+    (table,) = tables([slow, slower, *records[2:], failed])
+    (front,) = fronts(FLOPS)
+    assert [1, 20] in front and [2, 60] not in front, "linear has a failed seed"
+    assert fronts(AXES["time"]) == [], "the steps of softmax took twice as long with one seed"
 
 
 @pytest.mark.parametrize("tasks", [1, 3, 9])
