@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     needs = f"use case whose tasks decide: {names} (default: all recorded tasks, causal ones only with --causal or --decode)"
     parser.add_argument("--for", dest="use", metavar="USE", help=needs)
     parser.add_argument("--task", metavar="NAME", help="decide by this task alone")
-    accept = f"number of points of 100 that a mechanism may score below softmax (default: {ACCEPT:g})"
+    accept = f"number of points of 100 by which a mechanism may be worse than softmax (default: {ACCEPT:g})"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
     row = "choose only among these: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: all mechanisms)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)

@@ -106,7 +106,8 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     worst = min(choice.gains, key=lambda gain: gain.amount.low)
     at = _deciding(found, "")
     least = f"the worst case is {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
-    yield f"Why: less than {_tolerance(found)} below softmax on {at}, with 95 % confidence; {least}."
+    learned = ", or both learned the task with all seeds" if worst.amount.low <= -found.required.accept else ""
+    yield f"Why: less than {_tolerance(found)} worse than softmax on {at}, with 95 % confidence{learned}; {least}."
     yield f"Cost: {taken.cost.words}."
     others = [each.label for each in found.qualified if each is not taken]
     yield f"Also matches softmax: {listed(others, 3)}." if others else "No other cheaper candidate matches softmax."
@@ -201,7 +202,7 @@ def _why_softmax(found: Recommendation) -> str:
 
 
 def _close(found: Recommendation) -> str:
-    return f"on {_deciding(found)} (less than {_tolerance(found)} below it, with 95 % confidence)"
+    return f"on {_deciding(found)} (less than {_tolerance(found)} worse, with 95 % confidence)"
 
 
 def _tolerance(found: Recommendation) -> str:
@@ -225,7 +226,8 @@ def _cautions(found: Recommendation) -> list[str]:
     evidence = {name for name, _ in found.answer.evidence}
     cautions: list[str] = []
     if required.trained and evidence:
-        cautions.append("the evidence is from one sentence encoder only")
+        student = f", with {found.choice.label}" if found.choice and found.choice.label != found.choice.attention else ""
+        cautions.append(f"the evidence is from one sentence encoder only{student}")
     if required.cross and evidence:
         cautions.append("the evidence is from self-attention, not cross-attention")
     if found.answer.missing and evidence:
@@ -253,7 +255,7 @@ def _other_options(found: Recommendation, each: Candidate) -> Iterator[str]:
 
 
 def _evidence(found: Recommendation) -> Iterator[str]:
-    yield from ("", *_wrapped(f"Required: {found.required.describe()}; less than {_tolerance(found)} below softmax."))
+    yield from ("", *_wrapped(f"Required: {found.required.describe()}; less than {_tolerance(found)} worse than softmax."))
     qualities = "Qualities" if found.required.trained else "Tasks"
     yield from _block(f"{qualities} that decide, and why", [f"{name}: {why}" for name, why in found.answer.evidence])
     deciding = len(found.answer.evidence)

@@ -13,7 +13,7 @@ from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Outcome, Row, Table, shown_rows
 
 ACCEPT = 5.0
-"""How far a mechanism may score below softmax and still match it: in points for percentage metrics, else in per cent of
+"""How much worse than softmax a mechanism may be and still match it: in points for percentage metrics, else in per cent of
 softmax's score."""
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.advise.abilities import ACCEPT, abilities
-from attn_zoo.leaderboard.advise.drop_in import drop_in
+from attn_zoo.leaderboard.advise.drop_in import TITLE, drop_in
 from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Choice, answers, costs_of
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
 from attn_zoo.leaderboard.table import Table
@@ -78,7 +78,8 @@ def no_evidence(answer: Answer) -> str:
     told = [f"{name} does not count ({why})" for name, why in answer.no_evidence]
     told += [f"not run: {', '.join(answer.missing)}"] if answer.missing else []
     told += ["no cheaper mechanism has three seeds on every task"] if answer.evidence else []
-    return "; ".join(told) or "attn-zoo transplant measures this, but no file that it wrote was given"
+    encoder = "attn-zoo transplant measures this, but no file that it wrote was given"
+    return "; ".join(told) or (encoder if answer.title == TITLE else "there are no records of these tasks")
 
 
 def _lacking(answer: Answer) -> str:
