@@ -50,6 +50,13 @@ def test_run_ids_on_the_pages_are_recorded():
     assert named and named <= recorded
 
 
+def test_the_parts_that_stand_for_their_tasks_are_those_of_the_cards():
+    page = (ROOT / "docs" / "explanation" / "read-the-leaderboard.md").read_text(encoding="utf-8")
+    cards = {name: registry.task_card(name).distant for name in registry.task_names()}
+    named = " and ".join(f"`{part}` for `{name}`" for name, part in cards.items() if part)
+    assert f"so only this part counts. It is {named}.\n" in page
+
+
 def dead_links(page: Path) -> list[str]:
     """Return links of a page, read on GitHub, to files that are not committed; the site's build makes ``docs/generated``."""
     text = re.sub(r"^( *)(```|~~~).*?^\1\2", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
