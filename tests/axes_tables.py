@@ -18,7 +18,8 @@ from attn_zoo.leaderboard import Row, Table
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
 from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import compared, score
-from attn_zoo.leaderboard.table import Comparison, Outcome
+from attn_zoo.leaderboard.statistics import holm
+from attn_zoo.leaderboard.table import Comparison, Outcome, shown_rows
 from attn_zoo.rows import RowName, read_rows
 from attn_zoo.terminal import table as printed
 
@@ -129,8 +130,9 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     if not rivals:
         return f"Not decided: no row with a state smaller than softmax's recalls {PAIRS[0]} pairs."
     width = max(exact, key=lambda width: (sum(cell.width == width for cell in rivals), width))
-    most = max(cell.pairs for cell in rivals if cell.width == width)
-    best = sorted((cell for cell in rivals if cell.width == width and cell.pairs == most), key=lambda cell: cell.state)
+    rivals = [cell for cell in rivals if cell.width == width]
+    most = max(cell.pairs for cell in rivals)
+    best = sorted((cell for cell in rivals if cell.pairs == most), key=lambda cell: cell.state)
     names = " and ".join(f"`{cell.name}` with {binary(cell.state)}" for cell in best)
     said = (
         f"At width {width}, softmax recalls {in_pairs(exact[width].pairs)} pairs with a state of {binary(exact[width].state)}. Of "
@@ -266,13 +268,16 @@ def beyond_finding(found: Mapping[str, Sequence[float]]) -> str:
 def size(made: Sequence[Table], profile: Sequence[Table]) -> str:
     """Return the finding and the table of the orders of mechanisms in larger networks and in those of the profile."""
     pairs = [(small, large) for large in made for small in profile if _task(small) == _task(large)]
-    lines = []
-    for title, (small, large) in zip(titles([large for _, large in pairs]), pairs, strict=True):
-        common, there, rho, p = rank_correlation(order_of(small), order_of(large))
-        if len(common) >= 3:
-            lines.append([title, ", ".join(common), ", ".join(there), f"{rho:.2f}", f"{p:.2g}"])
+    named = zip(titles([large for _, large in pairs]), pairs, strict=True)
+    found = [(title, rank_correlation(order_of(small), order_of(large))) for title, (small, large) in named]
+    kept = [(title, one) for title, one in found if len(one[0]) >= 3]
+    corrected = holm([p for _, (_, _, _, p) in kept])
+    lines = [
+        [title, ", ".join(common), ", ".join(there), f"{rho:.2f}", f"{p:.2g}"]
+        for (title, (common, there, rho, _)), p in zip(kept, corrected, strict=True)
+    ]
     left = [f"{4 - len(lines)} of 4 tasks"] if len(lines) < 4 else []
-    head = ["task", "order at width 64, depth 2", "order at width 128, depth 4", "Spearman's ρ", "p"]
+    head = ["task", "order at width 64, depth 2", "order at width 128, depth 4", "Spearman's ρ", "p (Holm)"]
     return _section(size_finding(lines), "", printed(head, lines, "github", left=(0, 1, 2)) if lines else "", left)
 
 
@@ -354,9 +359,10 @@ def _task(table: Table) -> tuple[str, Mapping[str, Any]]:
 
 
 def order_of(table: Table) -> list[str]:
-    """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them."""
-    kept = [row for row in table.rows if not row.control and row.test is not None]
-    return list(dict.fromkeys(row.attention for row in sorted(kept, key=lambda row: standing(row, table.sign))))
+    """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them. Of several rows of a
+    mechanism, that of the best validation score counts."""
+    kept = [row for row in shown_rows(table).values() if not row.control and row.test is not None]
+    return [row.attention for row in sorted(kept, key=lambda row: standing(row, table.sign))]
 
 
 def _section(finding: str, picture: str, table: str, left: Sequence[str]) -> str:

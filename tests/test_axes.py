@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
-from axes_tables import PAIRS, TIMES, beyond, capacity, hybrids, length, length_sentence, recalled, size
+from axes_tables import PAIRS, TIMES, beyond, capacity, hybrids, length, length_sentence, order_of, recalled, size
 from language_tables import language
 from make import make_record
 
@@ -54,7 +55,8 @@ def test_recall_is_told_by_row_and_width_with_what_is_not_run():
 
 
 def test_the_finding_on_state_names_the_rows_that_recall_most_and_leaves_out_those_that_learned_nothing():
-    text = capacity(tables([*RECALL, recall("ssd", 2**17, 0)]))
+    narrow = [recall("softmax", 2**17, 64, width=32), recall("linear", 2**12, 64, width=32), recall("ssd", 2**12, 4, width=32)]
+    text = capacity(tables([*RECALL, recall("ssd", 2**17, 0), *narrow]))
     assert (
         "At width 64, softmax recalls 64 or more pairs with a state of 256 KiB. Of the rows with a smaller state that recall at "
         "least 4 pairs, `longformer[window=65]` with 128 KiB recalls the most: 64 or more pairs (1 seed each). Among these 5 rows, "
@@ -115,10 +117,10 @@ def test_longer_inputs_are_told_by_multiple_of_the_trained_length():
     assert "Not decided" in beyond(tables([needles("linear", 1, 1, 1, 1, 1)]))
 
 
-def order(*names, width=64):
+def order(*names, width=64, task="mqar"):
     """Table in which mechanisms have this order, and a control."""
-    scored = [make_record(name, "mqar", test=0.9 - at / 10, spec_model=ModelSpec(dim=width)) for at, name in enumerate(names)]
-    return tables([*scored, make_record("none", "mqar", test=0.95, spec_model=ModelSpec(dim=width))])
+    scored = [make_record(name, task, test=0.9 - at / 10, spec_model=ModelSpec(dim=width)) for at, name in enumerate(names)]
+    return tables([*scored, make_record("none", task, test=0.95, spec_model=ModelSpec(dim=width))])
 
 
 def test_the_order_of_common_mechanisms_is_compared_between_sizes():
@@ -128,6 +130,16 @@ def test_the_order_of_common_mechanisms_is_compared_between_sizes():
     turned = size(order(*reversed(names), width=128), order(*names))
     assert "correlated on 0 of 1 tasks (Spearman's ρ = -1.00)" in turned
     assert "softmax, linear, luna, performer, reformer | reformer, performer, luna, linear, softmax" in turned
+    four = ("mqar", "copying", "needle", "induction")
+    larger, smaller = ([table for task in four for table in order(*names, width=width, task=task)] for width in (128, 64))
+    assert "correlated on 0 of 4 tasks" in size(larger, smaller), "p is 2 / 120 for each of four tasks"
+
+
+def test_a_mechanism_has_its_place_by_the_row_that_is_best_on_validation():
+    lucky, shown = (make_record("linear", test=test, spec_options={"dial": dial}) for dial, test in ((1, 0.9), (2, 0.5)))
+    lucky = replace(lucky, scores={**lucky.scores, "valid": 0.4})
+    (table,) = tables([lucky, shown, make_record("softmax", test=0.7)])
+    assert order_of(table) == ["softmax", "linear"]
 
 
 def test_the_best_hybrid_is_compared_with_softmax_where_both_have_seeds():
