@@ -85,6 +85,7 @@ def facts(table: Table, row: Row) -> Facts:
         metric=table.task["metric"],
         seeds=len(row.seeds),
         data=table.data_title,
+        causal=bool(table.task.get("causal")),
         length=table.task["length"],
         depth=model["depth"],
         dim=model["dim"],

@@ -9,6 +9,7 @@ from typing import Any
 from attn_zoo.published.figures import Figure, Protocol
 
 _COMPARED = {
+    "direction": "direction",
     "data": "data",
     "length": "length",
     "depth": "depth",

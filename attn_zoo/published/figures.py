@@ -43,6 +43,8 @@ class Protocol:
 
     data: str | None = None
     """Name of the data as in attn-zoo's tables; equal names mean equal data."""
+    causal: bool = False
+    """True if the mechanism is causal, False if it is bidirectional."""
     length: int | None = None
     """Sequence length in tokens; for pairs, the length of one of the two."""
     depth: int | None = None
@@ -63,6 +65,11 @@ class Protocol:
     """Split on which the tested weights were selected."""
     flaws: tuple[str, ...] = ()
     """Flaws of the results on this task. ``Source.flaws`` has the flaws of all results."""
+
+    @property
+    def direction(self) -> str:
+        """Direction of the mechanism: ``causal`` or ``bidirectional``."""
+        return "causal" if self.causal else "bidirectional"
 
 
 @dataclass(frozen=True, slots=True)

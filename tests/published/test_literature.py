@@ -45,6 +45,14 @@ def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
     assert text.count("brackets were stripped") == 1
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_published_score_of_the_other_direction_says_so(causal):
+    card = {**make_record(task="mqar").task_card, "causal": causal}
+    text = render_published(tables([make_record("softmax", "mqar", task_card=card)]), "github")
+    differs = re.search(r"\| +direction +\| +bidirectional +\| +causal +\| +causal +\|", text)
+    assert "94.1" in text and bool(differs) != causal
+
+
 def test_a_source_with_several_settings_shows_them_all():
     text = render_published(tables([make_record("linformer", "sst2", test=0.6)]), "github")
     assert re.search(r"\| +length +\| +\d+ +\| +512 and 1,024 +\|", text)
