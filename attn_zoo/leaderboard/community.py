@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from tabulate import tabulate
 
 from attn_zoo.escapes import escaped, file_words, markdown
+from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.refusals import beside, check_printed_name
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import render
@@ -112,11 +113,14 @@ def submissions(root: Path) -> list[Submitted]:
 
 def community_tables(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> list[Table]:
     """Return leaderboard tables of all submitted records and our own results. Submitted rows show the submitter, and whether
-    their runs were repeated."""
+    their runs were repeated. If a submitter has several submissions of a mechanism, they also show the folder."""
+    folders = grouped(((record.spec.attention, one.about.name), one.folder.name) for one in found for record in one.records)
     named = []
     for one in found:
         for record in one.records:
-            spec = replace(record.spec, attention=f"{record.spec.attention} by {one.about.name} ({one.mark})")
+            several = len(set(folders[record.spec.attention, one.about.name])) > 1
+            mark = one.mark + f", {one.folder.name}" * several
+            spec = replace(record.spec, attention=f"{record.spec.attention} by {one.about.name} ({mark})")
             named.append(replace(record, spec=spec, source=f"{one.folder.name}/{record.source}"))
     return beside(named, shipped)
 
@@ -132,7 +136,8 @@ def community_text(found: Sequence[Submitted], shipped: Sequence[RunRecord]) -> 
     head = ["date", "folder", "submitted by", "paper", "records", "mark"]
     cells = [[escaped(cell, "github") for cell in row] for row in rows]
     history = tabulate(cells, head, tablefmt="github", disable_numparse=True)
-    return f"{history}\n\n{render(community_tables(found, shipped), 'github', overview=True)}"
+    made = community_tables(found, shipped)
+    return f"{history}\n\n{render(made, 'github', overview=True)}" if made else history
 
 
 def folder_name(about: Submission, records: Sequence[RunRecord]) -> str:

@@ -144,6 +144,19 @@ def test_a_repetition_of_another_run_is_no_evidence():
     assert Submitted(None, about, runs(), again).mark == "self-run"  # type: ignore[arg-type]  # no folder is read
 
 
+def test_two_submissions_of_one_mechanism_by_one_person_keep_their_rows(community):
+    second = community / "2026-12-01-mine"
+    second.mkdir()
+    (found,) = submissions(community)
+    found.about.write(second)
+    pack(runs(test=0.5), second / NAME)
+    (table,) = community_tables(submissions(community), SHIPPED)
+    scores = {
+        row.attention.partition(" (")[2]: round(row.test.mean, 3) for row in table.rows if row.test and " by " in row.attention
+    }
+    assert scores == {"self-run, 2026-11-28-mine)": 0.8, "self-run, 2026-12-01-mine)": 0.5}
+
+
 def test_our_tables_are_apart_and_lend_their_cards(community):
     forged = {"name": "digits", "title": "Digits", "version": "1", "metric": "accuracy", "length": 16, "higher_is_better": False}
     submitted = [replace(record, task_card=forged, chance=0.99) for record in runs(test=0.8)]
