@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from attn_zoo.escapes import terminal
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.rank import key_of, tables
+from attn_zoo.leaderboard.rank import key_of, shared_task_options, tables
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import FINAL_STATUSES, PROTOCOLS, RunRecord
 from attn_zoo.records.verify import Verdict
@@ -63,10 +63,10 @@ def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list
     submitted = list(submitted)
     tasks = {record.spec.task for record in submitted}
     ours = [record for record in shipped if record.spec.task in tasks]
-    known = {_task_of(record): record for record in ours if record.status == "done"}
+    known = {_shared_task_of(record): record for record in ours if record.status == "done"}
     named = []
     for record in submitted:
-        like = known.get(_task_of(record), record)
+        like = known.get(_shared_task_of(record), record)
         named.append(replace(record, source=SUBMITTED + str(record.source), task_card=like.task_card, chance=like.chance))
     return [table for table in tables([*ours, *named]) if any(map(is_submitted, table.rows))]
 
@@ -101,6 +101,12 @@ def _names(submitted: Iterable[RunRecord]) -> Iterator[Refusal]:
 
 def _task_of(record: RunRecord) -> tuple[str, ...]:
     return record.spec.task, str(record.task_card.get("version")), key_of(record.spec.task_options)
+
+
+def _shared_task_of(record: RunRecord) -> tuple[str, ...]:
+    """Return what the task of a record shares with all seeds of its table: if each seed draws its own data, all but their seed."""
+    run = {"budget": asdict(record.spec.budget), "task_options": record.spec.task_options, "seed": record.spec.seed}
+    return record.spec.task, str(record.task_card.get("version")), key_of(shared_task_options(run))
 
 
 def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:

@@ -144,6 +144,20 @@ def test_a_repetition_of_another_run_is_no_evidence():
     assert Submitted(None, about, runs(), again).mark == "self-run"  # type: ignore[arg-type]  # no folder is read
 
 
+def test_a_seed_that_draws_data_of_its_own_lends_no_card_to_our_table():
+    until = Budget(until="criterion", ceiling=1.0, schedule="constant", evaluate_every=50)
+
+    def drawn(name: str, seed: int, **changes: Any) -> RunRecord:
+        made = make_record(name, seed=seed, spec_budget=until, spec_task_options={"data_seed": seed}, **changes)
+        return replace(made, source=f"{name}{seed}.json")
+
+    ours = [drawn(name, seed) for name in ("softmax", "uniform") for seed in (1, 2, 3)]
+    forged = {**ours[0].task_card, "title": "Forged", "higher_is_better": False}
+    early = {**ours[0].environment, "started": "2020-01-01T00:00:00+00:00"}
+    (table,) = beside([drawn("mine", 9, task_card=forged, chance=0.99, environment=early)], ours)
+    assert table.task == ours[0].task_card and table.chance == ours[0].chance
+
+
 def test_two_submissions_of_one_mechanism_by_one_person_keep_their_rows(community):
     second = community / "2026-12-01-mine"
     second.mkdir()
