@@ -240,6 +240,20 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     assert window.complaints == []
 
 
+def test_costs_of_the_heat_map_are_sorted_by_thousands(window, tmp_path):
+    counts = {"softmax": 1_000, "linear": 2_000, "performer": 1_500_000}
+    records = [make_record(name, counted={"flops_per_example": count}) for name, count in counts.items()]
+    records = [replace(record, source=f"{number}.json") for number, record in enumerate(records)]
+    file = tmp_path / "costs.html"
+    file.write_text(html_page([ResultSet(tables(records), records)]), encoding="utf-8")
+    window.size(1300, 900)
+    window.open(file)
+    ready(window)
+    window.click("#heat .tabulator-col[tabulator-field='beside.0'] button")
+    shown = "[...document.querySelectorAll(`#heat .tabulator-cell[tabulator-field='beside.0']`)].map(cell => cell.innerText)"
+    assert [text for text in window.evaluate(shown) if text] in (["1×", "2×", "1,500×"], ["1,500×", "2×", "1×"])
+
+
 @pytest.fixture
 def settings(window: Page, tmp_path: Path) -> Page:
     """A page with two settings of Linformer: the one with the better test score is the worse on validation, and costs more."""

@@ -61,7 +61,10 @@
     table.element.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
     table.element.querySelector(".tabulator-table").setAttribute("role", "presentation");
   });
-  const number = (text) => (isNaN(parseFloat(text)) ? -Infinity : parseFloat(text));
+  const number = (text) => {
+    const found = parseFloat(text.replaceAll(",", ""));
+    return isNaN(found) ? -Infinity : found;
+  };
   const heatColumn = (column, place) => ({
     title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
     field: `cells.${place}`, sorter: (a, b) => number(a[0]) - number(b[0]),
@@ -106,7 +109,7 @@
   const counted = /^(-?[\d.]+) ?([kMGTP])$/; // a number such as 2.4 M
   const amount = (text) => {
     const [, digits, unit] = counted.exec(text) ?? [];
-    return unit ? parseFloat(digits) * 1000 ** (1 + "kMGTP".indexOf(unit)) : number(text.replaceAll(",", ""));
+    return unit ? parseFloat(digits) * 1000 ** (1 + "kMGTP".indexOf(unit)) : number(text);
   };
   const matches = (wanted, cell) => {
     const [text, value] = Array.isArray(cell) ? cell : [cell ?? "", null];
