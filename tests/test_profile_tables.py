@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from make import make_record
 from profile_tables import late_learners
 
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.records import Budget
+from attn_zoo.records import Budget, RunRecord
 
 
-def trained(name: str, test: float, steps: int, version: int = 1, **budget: object) -> list:
+def trained(name: str, test: float, steps: int, version: int = 1, **budget: Any) -> list[RunRecord]:
     """Return records of three seeds that were trained for a number of steps."""
     made = []
     for seed in (1, 2, 3):
-        spec = {"budget": Budget(steps=steps, **budget), "attention_version": version}
+        spec: dict[str, Any] = {"budget": Budget(steps=steps, **budget), "attention_version": version}
         curve = ({"step": steps, "train_seconds": 1.0, "train_loss": 0.5, "valid": test},)
         there = {"50": {"steps": 10}, "90": {"steps": 10}, "99": {"steps": 10}} if budget else {}
         record = make_record(name, seed=seed, test=test, curve=curve, stopped="criterion" if budget else None, reached=there)

@@ -92,7 +92,11 @@ def test_words_hold_if_lower_is_better_if_the_task_was_learned_and_without_recor
     assert "Why: less than 5 % worse than softmax on Mqar" in as_text(asked(made)), "a perplexity below softmax's is better"
     assert as_text(asked([])).startswith("No evidence yet: there are no records of these tasks. ")
     budget = Budget(until="criterion", ceiling=1.0, schedule="constant", evaluate_every=10)
-    there = {"spec_budget": budget, "stopped": "criterion", "reached": {str(share): {"steps": 100} for share in (50, 90, 99)}}
+    there: dict[str, Any] = {
+        "spec_budget": budget,
+        "stopped": "criterion",
+        "reached": {str(share): {"steps": 100} for share in (50, 90, 99)},
+    }
     below = (0.80, 0.80, 0.81)  # on a test with longer inputs than training
     control = scored("uniform", AT_CONTROL, **{**there, "stopped": "cap", "reached": {"90": None}})
     said = " ".join(as_text(asked([*scored("softmax", SURE, **there), *scored("linear", below, **there), *control])).split())

@@ -79,6 +79,7 @@ def test_a_mechanism_is_held_against_the_softmax_row_that_is_best_on_validation(
     valid = [[replace(one, scores={**one.scores, "valid": v}) for one in some] for some, v in ((lucky, 0.8), (shown, 0.95))]
     ability = only([*valid[0], *valid[1], *runs("uniform", 0.2, 0.2, 0.2), *runs("linformer", 0.88, 0.88, 0.88)])
     found = judge(ability, "linformer")
+    assert found.row and found.row.against_softmax and ability.softmax and found.gain
     assert found.row.against_softmax.against == ability.softmax.label == "softmax dial=2"
     assert found.verdict == "better" and found.gain.low > 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,7 +212,7 @@ def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus, unmarke
 
 def test_a_block_without_a_clear_majority_is_drawn_again():
     """Three marked digits out of a thousand rarely agree, so some blocks hold no example at all."""
-    task = build_task("selective", marked=3, modulus=1000, length=3010, train=1, valid=1, test=1)
+    task: Any = build_task("selective", marked=3, modulus=1000, length=3010, train=1, valid=1, test=1)
     random = np.random.RandomState(0)
     found = [len(task.draw(random, 8, "test")[0]) for _ in range(3)]
     assert found == [0, 0, 0]
