@@ -292,9 +292,8 @@ def _ends(key: str, text: str) -> list[Any]:
     value = _sweep(key, text).value
     if isinstance(value, IntervalSweep):
         return [value.start, value.end]
-    if isinstance(value, RangeSweep):  # a sampler draws the stop as well, unlike Hydra's own sweeps
-        return [value.start, value.stop]
-    return _choices(key, text)
+    values = _choices(key, text)
+    return [values[0], values[-1]] if isinstance(value, RangeSweep) else values
 
 
 def _choices(key: str, text: str) -> list[Any]:

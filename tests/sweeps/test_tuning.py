@@ -229,6 +229,9 @@ def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed():
 def test_a_range_of_a_grid_includes_its_stop():
     assert _choices("budget.weight_decay", "range(0.1,0.3,0.1)") == pytest.approx([0.1, 0.2, 0.3])
     assert _choices("budget.warmup_steps", "range(4,9,2)") == [4, 6, 8]
+    digits = ["experiment=tune", "attention=linformer", "task=digits"]
+    reaching = plan([*digits, "attention.projected_length=range(4,17,4)"]).study
+    assert reaching and "attention.projected_length" in reaching.space, "17, which would be too many, is not drawn"
 
 
 def test_an_option_of_a_row_is_not_searched():
