@@ -139,6 +139,10 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
         (["attention=linformer", "attention.projected_length=choice(4,17)"], "must be less than the 17 keys"),
         (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "must be less than the 17 keys"),
         (["attention=linformer", "attention.projected_length=range(4,17)"], "must be less than the 17 keys"),
+        (
+            ["attention=fixed", "attention.stride=choice(8,4)", "attention.summary=choice(1,8)"],
+            "fixed.summary must be an integer from 0 to stride=4",
+        ),
         (["budget.learning_rate=0.001"], "budget.learning_rate=0.001. Leave one out, or give a range"),
         (["tuning.trials=0"], "an integer >= 1"),
         (["tuning.sampler=random"], "tuning.sampler must be 'grid' or 'tpe' or 'bracket'"),
