@@ -56,12 +56,9 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
         defaults: True to check only the default options.
 
     Raises:
-        ValueError: ``device`` is not a device type of PyTorch.
+        ValueError: ``device`` is not a device on which PyTorch can compute here.
     """
-    try:
-        where = None if device is None else torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"--device must be a device type of PyTorch, such as cpu or cuda; got {device!r}") from error
+    where = None if device is None else _device(device)
     cases = list(cases_of(card, where))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
     with Work(f"check {card.name}", len(cases), even=False) as work:
@@ -71,3 +68,15 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
             work.update(done, case.setting)
 
         return run_cases(card.name, cases, note=note_of(card), unknown=unknown_of(card), tell=tell)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device must be a device type of PyTorch, such as cpu or cuda; got {name!r}") from error
+    try:
+        torch.empty(0, device=found)
+    except (AssertionError, ImportError, RuntimeError) as error:
+        raise ValueError(f"--device must be a device that PyTorch finds on this machine, but it finds no {name}") from error
+    return found

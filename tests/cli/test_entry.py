@@ -98,6 +98,7 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["show", "softmax", "--records", "nosuch"], "'nosuch' does not exist"),
         (["records", "verify", "runs"], "takes no further argument; got 'runs'"),
         (["records", "rerun", "runs", "--into", "again"], "takes no further argument; got 'runs'"),
+        (["check", "none", "--device", "vulkan"], "a device that PyTorch finds on this machine, but it finds no vulkan"),
         (["check", "none", "--device", "gpu"], "--device must be a device type of PyTorch, such as cpu or cuda; got 'gpu'"),
         (["analyze", "error", "--seed", "18446744073709551616"], "seed must be an integer from 0 to 2**63 - 1"),
         (["transplant", "attention=none", "seed=18446744073709551616"], "seed must be an integer from 0 to 2**63 - 1"),
