@@ -309,7 +309,8 @@ def _accelerator(spec: RunSpec) -> Accelerator:
     return Accelerator(
         cpu=spec.device == "cpu",
         mixed_precision=_PRECISIONS[spec.precision][0],
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # overrides the launcher's config
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # this and the next override the launcher's config
+        dynamo_backend="no",
     )
 
 

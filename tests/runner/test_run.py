@@ -384,3 +384,14 @@ def test_specs_are_resolved_whole_and_bad_ones_refused():
 def test_autocast_runs_are_possible_and_another_precision_may_follow():
     for precision in ("bf16", "fp32"):
         assert run(spec(precision=precision), Quiet()).status == "done"
+
+
+def test_a_config_of_accelerates_launcher_changes_nothing(monkeypatch):
+    asked_for = spec(task="listops", task_options=SMALL_LISTOPS)
+    plain = run(asked_for, Quiet())
+    for name, value in (("DYNAMO_BACKEND", "EAGER"), ("MIXED_PRECISION", "bf16"), ("GRADIENT_ACCUMULATION_STEPS", "4")):
+        monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    again = run(asked_for, Quiet())
+    assert again.status == "done", again.reason
+    assert again.scores == plain.scores
+    assert [point["train_loss"] for point in again.curve] == [point["train_loss"] for point in plain.curve]
