@@ -78,9 +78,11 @@ def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int
 
 def _read_through(dataset: DataSet[Any], folder: Path) -> str:
     """Read and check every file of a data set, and return its layout in words."""
-    dataset.load(folder)
+    content = dataset.load(folder)
     layout = dataset.layout(folder)
     assert layout is not None
+    if layout.read_rest is not None:
+        layout.read_rest(content)
     known = {path: layout.sha256.get(path.relative_to(folder).as_posix()) for path in layout.paths(folder) if path.is_file()}
     same = sum(digest == sha256(path) for path, digest in known.items() if digest)
     stated = sum(digest is not None for digest in known.values())

@@ -28,6 +28,8 @@ class Layout(Generic[Content]):
     """SHA-256 digests of the usual files, by file name. A file with another digest is accepted if ``read`` finds no error in
     it.
     """
+    read_rest: Callable[[Content], None] | None = None
+    """Function that reads and checks everything that ``read`` leaves for later. None if ``read`` reads all files."""
 
     def missing(self, root: Path) -> list[str]:
         """Return the required files that the data folder ``root`` lacks. A file that may have several names is listed under its

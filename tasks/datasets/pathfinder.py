@@ -60,6 +60,17 @@ class Release:
             images[at] = _image(path, self.side)
         return images, np.array([label for _, label in kept], dtype=np.uint8)
 
+    def read_images(self) -> None:
+        """Read all images that are not empty, to check them.
+
+        Raises:
+            DamagedDataError: a file is not a grey image of the right size.
+        """
+        for images in self.listed.values():
+            for path, _ in images:
+                if path.stat().st_size:
+                    _image(path, self.side)
+
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
     """Read the lists of labels in a released folder such as ``pathfinder32``. ``side`` is the side of an image in pixels.
@@ -134,6 +145,7 @@ def _data_set(side: int) -> DataSet[Release]:
                 "Long Range Arena's release",
                 ((f"lra_release/{name}", f"lra_release/lra_release/{name}", name),),
                 partial(read_release, side),
+                read_rest=Release.read_images,
             ),
         ),
         obtain=f"Unpack {name} of lra_release.gz, named at https://github.com/google-research/long-range-arena, into the data "

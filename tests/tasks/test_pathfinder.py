@@ -16,6 +16,7 @@ from pathfinder_solver import solve
 from PIL import Image
 
 from attn_zoo import build_task
+from attn_zoo.cli import main
 from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError, Tokens
 from attn_zoo.registry import task_card
 
@@ -304,6 +305,15 @@ def test_damaged_files_are_named(released, damage, message):
     damage(level)
     with pytest.raises(DamagedDataError, match=message):
         lra(level).examples("train")
+
+
+def test_the_command_that_verifies_data_reads_the_images_too(released, capsys):
+    level, _, _ = released
+    words = ["data", "verify", "pathfinder32", "--root", str(level.parents[2])]
+    assert main(words) == 0 and "pathfinder32: sound" in capsys.readouterr().out
+    (level / "imgs/2/sample_5.png").write_bytes(b"\x89PNG")
+    assert main(words) == 1
+    assert "sample_5.png is not a grey PNG" in " ".join(capsys.readouterr().out.split())
 
 
 def test_missing_files_are_named(released, tmp_path):
