@@ -266,6 +266,7 @@ class Qnli(Sentences):
 
     Source: 104,743 training pairs and 5,463 pairs of GLUE's development split.
     Differs: see ``Sentences``. With ``files=dev``, only the development split is read, and one pair in five is in the test split.
+        Pairs are divided, not documents, so a question or a sentence may then be in several splits.
     """
 
     @property
