@@ -73,6 +73,15 @@ plant("SaysNothing", Sound, "card_is_complete", "licence must not be empty", lic
 plant("ProposesNonsense", Sound, "card_is_complete", "no option of task .* 'sead'", levels={"quick": Level({}, {}, {"sead": 1})})
 plant("TellsAnotherMetric", Readings, "card_is_complete", "'accuracy' does not fit regression; choose r2, mse", metric="accuracy")
 
+plant(
+    "ScoresOneClassOfThree",
+    Sound,
+    "card_is_complete",
+    "f1 is for two classes, but the task has 3",
+    members={"spec": property(lambda self: TaskSpec(Tokens(10), 6, classes=3))},
+    metric="f1",
+)
+
 # --- splits ----------------------------------------------------------------------------------------------------------
 
 
