@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -351,6 +352,25 @@ plant(
     "another data_seed gives the same test split",
     members={"rows": lambda self, split, seed: Sound.rows(self, split, 0)},
 )
+
+
+@dataclass
+class NoSeed:
+    pass
+
+
+@breaks("data_seed_changes_the_data", "must have the option data_seed, because its property generated is True")
+class GeneratesWithoutASeed(Sound):
+    @property
+    def generated(self):
+        return True
+
+    def __init__(self, options):
+        super().__init__(NoSeed())
+
+    def examples(self, split):
+        return self.form(*self.rows(split, 0))
+
 
 # --- slices ----------------------------------------------------------------------------------------------------------
 
