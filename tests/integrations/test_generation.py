@@ -43,7 +43,7 @@ def test_the_state_generates_what_recomputing_does(name, kind):
     assert torch.equal(found.sequences, expected) and len(set(expected[:, 5:].flatten().tolist())) > 2
     layers = tiny.cache_of(found).layers
     assert [type(layer).__name__ for layer in layers] == ["StateLayer"] * 2 and all(layer.length == 12 for layer in layers)
-    assert not any(tensor.numel() for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None)
+    assert all(layer.is_initialized and layer.keys.numel() == layer.values.numel() == 0 for layer in layers)
 
 
 def test_caching_is_the_default_and_the_logits_agree():

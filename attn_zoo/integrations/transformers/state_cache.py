@@ -42,6 +42,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Count the new tokens, and return their keys and values unchanged."""
         self.is_initialized = True
+        self.keys = self.values = key_states.new_empty(0)  # as in a layer before its first keys; Mllama asks for their number
         self.length += key_states.shape[-2]
         return key_states, value_states
 
