@@ -18,11 +18,15 @@ from attn_zoo.conformance.sizes import CUTS
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedError
 
+ROUNDINGS = 32
+"""Largest difference between outputs of 16 bits in steps and in one call, in roundings of the largest output."""
+
 
 @attention_check("variant")
 def stepwise_matches_full(subject: Subject) -> None:
-    """Processing a sequence token by token, or in pieces of any length, gives the same outputs and gradients as one call. If the
-    card does not declare ``stepwise``, a step raises ``UnsupportedError``."""
+    """Processing a sequence token by token, or in pieces of any length, gives the same outputs and gradients as one call. In 16
+    bits, outputs are equal up to rounding, and of the dtype of the inputs. If the card does not declare ``stepwise``, a step raises
+    ``UnsupportedError``."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -45,6 +49,22 @@ def stepwise_matches_full(subject: Subject) -> None:
             must_refuse("a step beyond the length built for", partial(longer, partial(_in_steps, module, [geometry.keys, 1])))
         elif geometry.keys == subject.length:
             _require_steps_beyond(subject, module)
+    _require_steps_in_16_bits(subject)
+
+
+@torch.no_grad()
+def _require_steps_in_16_bits(subject: Subject) -> None:
+    """Compare steps with one call of a module of 16 bits."""
+    for dtype in (torch.float16, torch.bfloat16):
+        module = subject.build(subject.geometry(causal=True)).to(dtype)
+        request = subject.draw(module).cast(dtype)
+        found, whole = (
+            request(partial(_in_steps, module, [subject.length // 2, 1, subject.length - subject.length // 2 - 1])),
+            request(module),
+        )
+        require(found.dtype == dtype, f"a step with {dtype} inputs returns {found.dtype}")
+        gap, most = (found - whole).abs().max().item(), ROUNDINGS * torch.finfo(dtype).eps * whole.abs().max().item()
+        require(gap <= most, f"{dtype} outputs in steps and in one call differ by {gap:.2g}; at most {most:.2g} is allowed")
 
 
 @torch.no_grad()

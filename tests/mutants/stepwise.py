@@ -42,6 +42,24 @@ class ForgetsSingleTokens(Linear):
         return out, replace(state, position=after.position) if value.shape[2] == 1 and state.position == 7 else after
 
 
+@breaks("stepwise_matches_full", "linear", "a step with torch.float16 inputs returns torch.float32")
+class AnswersInTheDtypeOfItsState(Linear):
+    """Returns the outputs of steps in the dtype in which it computes them."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
+        out, after = super().advance(query, key, value, state)
+        return out.to(state.summed.dtype), after
+
+
+@breaks("stepwise_matches_full", "linear", "float16 outputs in steps and in one call differ")
+class ForgetsInSixteenBits(Linear):
+    """Starts every piece of 16 bits from an empty state."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
+        kept = 0.0 if value.dtype.itemsize == 2 else 1.0
+        return super().advance(query, key, value, replace(state, summed=state.summed * kept))
+
+
 @breaks("stepwise_matches_full", "linear", "gradient of key of 33 tokens")
 class DetachesItsState(Linear):
     """Passes no gradient through the carried state."""

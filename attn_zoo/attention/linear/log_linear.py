@@ -154,8 +154,8 @@ class LogLinear(StateSpaceDuality):
         rows = state.position.bit_length() * d
         check_state(self.card.name, state, "summed", (len(value), self.geometry.heads, rows, d), dtype, value)
         with without_autocast(value.device):
-            query, key, value, level, step = (x.to(dtype) for x in (query, key, value, streams["level"], streams["step"]))
-            updates, lam = self.updates(query, key, value, None, step), F.softplus(level + ONE)
+            query, key, wide, level, step = (x.to(dtype) for x in (query, key, value, streams["level"], streams["step"]))
+            updates, lam = self.updates(query, key, wide, None, step), F.softplus(level + ONE)
             parts, out = list(state.summed.split(d, dim=2)) if rows else [], []
             for t, (c, b, x, log, weights) in enumerate(zip(*(y.split(1, dim=2) for y in (*updates[:4], lam)), strict=True)):
                 parts, own = [log.exp() * part for part in parts], b.mT @ x
@@ -165,7 +165,7 @@ class LogLinear(StateSpaceDuality):
                 while (state.position + t) >> ended & 1:  # part ended + 1 is full
                     own, parts[ended], ended = own + parts[ended], torch.zeros_like(own), ended + 1
                 parts[ended : ended + 1] = [own]
-            mixed = torch.cat(out, dim=2) + self._skipped(query, key, value, None)
+            mixed = torch.cat(out, dim=2) + self._skipped(query, key, wide, None)
             return self.finish(mixed).to(value.dtype), state.after(torch.cat(parts, dim=2), query.shape[2])
 
 
