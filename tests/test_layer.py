@@ -220,6 +220,23 @@ def test_weights_of_another_length_are_refused_with_the_remedy():
     layer.load_state_dict(short.state_dict())
 
 
+@pytest.mark.parametrize("attention", [name for name in attentions() if not card(name).can.any_length])
+def test_errors_advise_resizing_only_if_the_mechanism_can_be_resized(attention):
+    layer, longer, messages = build(attention), MultiHeadAttention(DIM, HEADS, attention, length=LENGTH + 8), list[str]()
+    weights = layer.mechanism.state_dict()
+    for call in (lambda: layer(tokens(length=LENGTH + 8)), lambda: longer.mechanism.load_state_dict(weights)):
+        try:
+            call()
+        except (UnsupportedError, RuntimeError) as error:
+            messages.append(str(error))
+    try:
+        layer.resize_length(LENGTH + 8)
+        resizes = True
+    except UnsupportedError:
+        resizes = False
+    assert messages and all(("call resize_length" in message) is resizes for message in messages)
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("options", [{}, {"sharing": "key_value"}, {"projection": "mean"}, {"sharing": "none"}])

@@ -151,6 +151,11 @@ class Attention(nn.Module, Generic[OptionsT]):
         layer, or if layers share weights.
         """
 
+    @property
+    def resizes(self) -> bool:
+        """True if ``resize_length`` can change the number of keys."""
+        return self.card.can.any_length or type(self).resize_length is not Attention.resize_length
+
     def resize_length(self, length: int) -> None:
         """Change the number of keys to ``length``, in place. If the numbers of queries and keys were equal, change both.
 
@@ -185,8 +190,12 @@ class Attention(nn.Module, Generic[OptionsT]):
         if other := [name for name, (own, saved) in given.items() if isinstance(saved, Tensor) and saved.shape != own.shape]:
             errors.append(
                 f"{prefix}{other[0]} must have the shape of a {self.card.name} for {self.geometry.keys} keys, but has another "
-                "one. If the weights come from another length, call resize_length with that length, load the weights, and "
-                "resize back"
+                "one. If the weights come from another length, "
+                + (
+                    "call resize_length with that length, load the weights, and resize back"
+                    if self.resizes
+                    else "build it for that length, because it cannot be resized"
+                )
             )
 
     def forward(
@@ -289,7 +298,7 @@ class Attention(nn.Module, Generic[OptionsT]):
         if end > g.keys and not card.can.any_length:
             raise UnsupportedError(
                 f"{card.name} was built for {g.keys} tokens, but this step ends at token {end}. Build it for the longest "
-                "sequence, or call resize_length"
+                f"sequence{', or call resize_length' if self.resizes else ''}"
             )
         out, after = self.advance(query, query if card.can.shares_query_key else key, value, state, **streams)
         return out, after
@@ -336,7 +345,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             advice = (
                 f"Pad to {g.keys} keys and pass key_valid"
                 if keys < g.keys
-                else "Build it for the longest input, or call resize_length"
+                else f"Build it for the longest input{', or call resize_length' if self.resizes else ''}"
             )
             raise UnsupportedError(f"{card.name} was built for {g.keys} keys; got {keys}. {advice}")
         if key_valid is None:
