@@ -43,6 +43,17 @@ def test_steps_are_possible_under_autocast(name):
     assert bool(out.isfinite().all())
 
 
+def test_a_state_from_outside_autocast_is_refused_with_a_remedy_that_works():
+    layer, given = build("transformer_xl", 0).float(), tokens(2).float()
+    state = layer.initial_state(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        with pytest.raises(ValueError, match=r"For a layer, call initial_state\(2\) under the same autocast as step"):
+            layer.step(given, state)
+        assert layer.step(given, layer.initial_state(2))[0].isfinite().all()
+    with pytest.raises(ValueError, match=r"device='cpu'\)$"):
+        layer.double().step(given.double(), state)
+
+
 @pytest.mark.parametrize(("name", "width"), covering(STEPWISE, [4, 0]))
 def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
     layer = build(name, width).float()

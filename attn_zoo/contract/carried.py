@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from attn_zoo.precision import autocast_dtype
+
 
 @runtime_checkable
 class CarriedState(Protocol):
@@ -37,7 +39,9 @@ def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype
     wanted = f"{tuple(shape)} {dtype} on {value.device}"
     got = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else type(state).__name__
     if got != wanted:
+        advice = f"Start again with initial_state({value.shape[0]}, dtype={value.dtype}, device={str(value.device)!r})"
+        if autocast_dtype(value.float()) is not torch.float32:  # which converts what a layer projects, but not its tokens
+            advice += f". For a layer, call initial_state({value.shape[0]}) under the same autocast as step"
         raise ValueError(
-            f"{owner}: the state does not fit these inputs: after {state.position} tokens it must be {wanted}; got {got}. "
-            f"Start again with initial_state({value.shape[0]}, dtype={value.dtype}, device={str(value.device)!r})"
+            f"{owner}: the state does not fit these inputs: after {state.position} tokens it must be {wanted}; got {got}. {advice}"
         )
