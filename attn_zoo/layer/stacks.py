@@ -15,7 +15,9 @@ def join_layers(model: nn.Module) -> None:
     layers.
 
     Some options concern the whole stack. With ``sharing=layerwise`` of Linformer, all layers use one projection along the length,
-    which the first layer holds. With ``projected_lengths=64/32``, each layer has its own projected length.
+    which the first layer holds. With ``projected_lengths=64/32``, each layer has its own projected length. Constants of
+    ``differential``, and of ``retention`` with ``rates=lightning``, depend on the number of the layer. They are not part of the
+    state dict, and before this call every layer has those of the first.
 
     The models of this package are joined already. On your own model, call this once after building it and before loading a state.
     If an encoder and a decoder must not share a stack, call this once for each of them.

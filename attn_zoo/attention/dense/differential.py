@@ -53,7 +53,7 @@ class Differential(Attention[NoOptions]):
     Differs: Q₁ and K₁ are the first half of the channels of a head, and Q₂ and K₂ are the second half. If head_dim is odd, the
         first half is one channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is
         twice as wide. The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that
-        sees no valid key gets zeros.
+        sees no valid key gets zeros. Until ``join_layers`` is called on a model, every layer has the λ_init of layer 0.
     """
 
     initial = 0.2  # of layer 0

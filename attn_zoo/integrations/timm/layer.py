@@ -281,7 +281,8 @@ def attention_layer(
     """Return a class to pass as timm's ``attn_layer=``.
 
     timm passes the width and the number of heads to this class, but not the length. If an option concerns all layers together, call
-    ``join_layers`` on the model.
+    ``join_layers`` on the model. Call it also for ``differential`` and ``retention``, whose constants depend on the number of the
+    layer.
 
     Args:
         name: name of a registered mechanism.
