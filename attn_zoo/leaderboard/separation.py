@@ -72,6 +72,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     baseline = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not baseline]
     lead, against = _lead(row, baseline if baseline in kept else None, controls, table, measured)
+    against = against if baseline else [f"there is no row of {row}"]
     if len(groups) < GROUPS_NEEDED:
         against.append(
             f"only {len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, and {GROUPS_NEEDED} are "
