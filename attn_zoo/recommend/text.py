@@ -145,12 +145,10 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
     elif len(found.candidates) == 1:
         return
     elif found.required.trained:
-        encoder = not (found.required.reads_past or found.required.cross)
-        yield (
-            "All candidates were transplanted, and none matches the teacher."
-            if encoder
-            else "attn-zoo transplant supports bidirectional encoders only."
-        )
+        if found.required.reads_past or found.required.cross:
+            yield "attn-zoo transplant supports bidirectional encoders only."
+        elif any(each.cost.cheaper for each in found.candidates):
+            yield "All cheaper candidates were transplanted, and none matches the teacher."
     else:
         row = RowName(near.attention, near.options) if near else "linear"
         lost = "No cheaper candidate matches softmax here, but your" if found.answer.evidence else "Your"
@@ -198,6 +196,8 @@ def _why_softmax(found: Recommendation) -> str:
             return f"the only cheaper mechanism that was run, {run[0].attention}, does not match softmax {_close(found)}"
         return f"none of {len(run)} cheaper mechanisms that were run matches softmax {_close(found)}"
     tried = [each.attention for each in cheaper if each.attention in found.transplanted]
+    if not tried:
+        return f"none of {len(cheaper)} cheaper mechanisms was transplanted"
     return f"no transplanted mechanism ({listed(tried)}) matches softmax {_close(found)}"
 
 

@@ -208,6 +208,12 @@ def test_a_trained_model_is_judged_by_transplants():
     caution = "the evidence is from one sentence encoder only, with linformer projected_length=8"
     assert caution in " ".join(as_text(lenient).split()), "the code builds another size and start"
     assert as_text(of(causal=True)).startswith("No evidence yet: no transplant into a trained model of this kind")
+    assert "none of 3 cheaper mechanisms was transplanted" in as_text(of(length=2))
+    (few, all_of_them) = (
+        recommend(Requirements(64, trained=True), [], TRANSPLANT, rows=rows_of(name)) for name in ("topk", "linformer")
+    )
+    said = "All cheaper candidates were transplanted, and none matches the teacher."
+    assert said not in as_text(few) and said in as_text(all_of_them), "topk costs as much as softmax, and was not transplanted"
 
 
 @pytest.mark.parametrize("accept", [5.0, 25.0, 90.0])
