@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from attn_zoo.grouping import grouped
@@ -81,6 +82,8 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
 def facts(table: Table, row: Row) -> Facts:
     """Return the settings of a recorded row, for the comparison with those of published scores."""
     model, budget, tuned = table.model, table.budget, row.tuned
+    ends = [run["curve"][-1]["step"] for run in row.runs if run["seed"] in row.by_seed and run["curve"]]
+    open_ended = budget.get("seconds") or budget.get("until") == "criterion"  # then the budget has the largest number of steps
     return Facts(
         metric=table.task["metric"],
         seeds=len(row.seeds),
@@ -91,7 +94,7 @@ def facts(table: Table, row: Row) -> Facts:
         dim=model["dim"],
         heads=row.heads or model["heads"],
         ffn=round(model["dim"] * model["mlp_ratio"]),
-        steps=row.curve[-1].step if budget.get("seconds") and row.curve else budget["steps"],
+        steps=round(median(ends)) if open_ended and ends else budget["steps"],
         batch_size=budget["batch_size"],
         learning_rate=tuned.get("budget.learning_rate", budget["learning_rate"]),
         warmup_steps=tuned.get("budget.warmup_steps", budget["warmup_steps"]),

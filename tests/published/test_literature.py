@@ -13,8 +13,9 @@ from make import make_record
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.literature import facts
 from attn_zoo.leaderboard.literature_text import render_published
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import Budget, RunRecord, Store
 
 
 def listops(attention: str, seed: int, test: float, **options) -> RunRecord:
@@ -51,6 +52,18 @@ def test_a_published_score_of_the_other_direction_says_so(causal):
     text = render_published(tables([make_record("softmax", "mqar", task_card=card)]), "github")
     differs = re.search(r"\| +direction +\| +bidirectional +\| +causal +\| +causal +\|", text)
     assert "94.1" in text and bool(differs) != causal
+
+
+def test_runs_until_a_criterion_or_a_time_have_the_steps_that_they_took():
+    for budget in (Budget(steps=3200, until="criterion", ceiling=1.0, schedule="constant"), Budget(steps=3200, seconds=60.0)):
+        made = [
+            replace(make_record(seed=seed, spec_budget=budget), curve=({"step": step, "train_seconds": 1.0, "valid": 0.9},))
+            for seed, step in ((1, 300), (2, 500), (3, 400))
+        ]
+        (table,) = tables(made)
+        assert facts(table, table.rows[0]).steps == 400
+    (table,) = tables([make_record(spec_budget=Budget(steps=3200))])
+    assert facts(table, table.rows[0]).steps == 3200
 
 
 def test_a_source_with_several_settings_shows_them_all():
