@@ -260,15 +260,15 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
 
 
 def steps_to_90(runs: Sequence[Run]) -> Soon | None:
-    """Return the median number of training steps until the validation score was 90 % of the highest possible score. Return None if
-    the runs have no criterion, or if none of them finished."""
-    done = [run for run in runs if run["status"] == "done" and run["curve"]]
-    if not until_criterion(runs) or not done:
+    """Return the median number of training steps until the validation score was 90 % of the highest possible score. A failed run
+    counts until its last validation. Return None if the runs have no criterion, or if none of them was validated."""
+    known = [run for run in runs if run["curve"]]
+    if not until_criterion(runs) or not known:
         return None
-    there = [run["steps_to_90"] for run in done if run["steps_to_90"] is not None]
-    ends = [run["curve"][-1]["step"] for run in done if run["steps_to_90"] is None]
+    there = [run["steps_to_90"] for run in known if run["steps_to_90"] is not None]
+    ends = [run["curve"][-1]["step"] for run in known if run["steps_to_90"] is None]
     median, low, high = median_time(there, ends)
-    return Soon(median, low, high, max(ends or [run["curve"][-1]["step"] for run in done]))
+    return Soon(median, low, high, max(ends or [run["curve"][-1]["step"] for run in known]))
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:

@@ -35,6 +35,11 @@ def test_a_run_that_failed_is_no_success_and_has_no_time():
     assert str(steps_to_90(runs)) == "100 (100 to ?)"
 
 
+def test_runs_that_diverged_are_later_than_their_last_validation():
+    diverged = [run("", None, 1000, status="diverged") for _ in range(3)]
+    assert str(steps_to_90([run("criterion", 100), run("criterion", 200), *diverged])) == "> 1,000", "two of five came so far"
+
+
 def test_nothing_is_said_of_runs_with_a_fixed_budget():
     fixed = run("cap", None) | {"budget": {"until": "steps"}}
     assert successes([fixed]) is None and steps_to_90([fixed]) is None
