@@ -147,6 +147,16 @@ def test_a_link_leads_to_the_same_view(page, file):
     assert page.evaluate("location.hash") == link
 
 
+def test_a_link_keeps_every_heading_by_which_rows_are_sorted(page, file):
+    table = "Tabulator.findTable('#rows')[0]"
+    sorters = f"{table}.getSorters().map(({{ field, dir }}) => [field, dir])"
+    page.evaluate(f"{table}.setSort([{{ column: 'score', dir: 'asc' }}, {{ column: 'task', dir: 'desc' }}])")
+    before, shown = page.evaluate(sorters), order(page)
+    page.open(file, page.evaluate("location.hash"))
+    ready(page)
+    assert page.evaluate(sorters) == before == [["score", "asc"], ["task", "desc"]] and order(page) == shown
+
+
 def test_a_cell_of_the_heat_map_opens_its_row_and_escape_leads_back(page, file):
     page.evaluate("document.querySelector('#heat .tabulator-row:nth-child(3) .tabulator-cell:nth-child(2) span').click()")
     assert page.evaluate("document.querySelector('dialog').open") is True

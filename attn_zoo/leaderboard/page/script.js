@@ -245,7 +245,7 @@
       count(rows);
       keep({ filters: table.getHeaderFilters().map((filter) => `${filter.field}:${filter.value}`).join("\n") });
     });
-    table.on("dataSorted", (sorters) => keep({ sort: sorters.map((sorter) => `${sorter.field}:${sorter.dir}`).join(" ") }));
+    table.on("dataSorted", (sorters) => keep({ sort: sorters.map((sorter) => `${sorter.field}:${sorter.dir}`).join("\n") }));
     if (asked.get("rows")) tools.elements.set.value = asked.get("rows") === "all" ? "" : asked.get("rows");
     offer();
     tools.elements.task.value = asked.get("task") ?? "";
@@ -256,8 +256,9 @@
       if (wanted) { column.box.checked = wanted === "yes"; column.box.dispatchEvent(new Event("change")); }
     }
     for (const filter of (asked.get("filters") ?? "").split("\n").filter(Boolean)) table.setHeaderFilterValue(filter.split(":")[0], filter.slice(filter.indexOf(":") + 1));
-    const [field, direction] = (asked.get("sort") ?? "").split(":");
-    if (field && table.getColumn(field)) table.setSort(field, direction);
+    const sorted = (asked.get("sort") ?? "").split("\n").map((text) => ({ column: text.slice(0, text.lastIndexOf(":")), dir: text.slice(text.lastIndexOf(":") + 1) }));
+    const known = sorted.filter(({ column }) => column && table.getColumn(column));
+    if (known.length) table.setSort(known);
     apply();
     const row = data.rows.find((row) => key(row) === asked.get("row"));
     if (row) open(row);
