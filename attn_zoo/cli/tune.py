@@ -228,23 +228,28 @@ def _wanted(best: Plan) -> int:
         if (record := by_id.get(seeded.run_id)) is None:
             break
         scores.append(record.scores.get("valid", 0.0))
-    same = [record for record in final if _table_of(record.spec) == _table_of(job.spec) and record.attention_card.get("control")]
+    searched = job.tuning.space if job.tuning else {}
+    table = _table_of(job.spec, searched)
+    same = [record for record in final if record.attention_card.get("control") and _table_of(record.spec, searched) == table]
     control = max((record.scores["valid"] for record in same if record.status == "done"), default=None)
     main = attention_facts(row_of(job.spec))["control"] or job.spec.attention in best.settings.tuning.main
     return seeds_wanted(scores, main=main, control=control, share=task_card(job.spec.task).metric in SHARES)
 
 
-def _table_of(spec: RunSpec) -> Any:
-    """Return the settings that runs of one table share: task, network, and budget without the learning rate."""
+def _table_of(spec: RunSpec, searched: Iterable[str]) -> Any:
+    """Return the settings that runs of one table share: task, network, and budget without the learning rate and the searched
+    keys."""
     options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
-    return spec.task, options, spec.model, replace(spec.budget, learning_rate=1.0)
+    own = {"budget.learning_rate", *searched}
+    return spec.task, options, spec.model, {key: value for key, value in spec.budget.to_dict().items() if f"budget.{key}" not in own}
 
 
 def _report(planned: Sequence[Plan]) -> None:
     """Print the tables that contain rows of the searches."""
     records, damaged = Store(planned[0].settings.records).load()
-    asked = [_table_of(searched.specs[0]) for searched in planned]
-    of_tables = [record for record in records if record.is_trial or _table_of(record.spec) in asked]
+    asked = [(searched.study.space if searched.study else {}, searched.specs[0]) for searched in planned]
+    wanted = [(space, _table_of(spec, space)) for space, spec in asked]
+    of_tables = [r for r in records if r.is_trial or any(_table_of(r.spec, space) == table for space, table in wanted)]
     print(f"\n{render(tables(of_tables), 'terminal', colours=colours_here())}")
     name_left_out(damaged)
 

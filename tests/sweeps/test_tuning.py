@@ -90,6 +90,13 @@ def test_the_tables_of_the_end_are_those_of_the_rows_asked_for(tuned, tmp_path):
     assert other.task_card["title"] not in again
 
 
+def test_the_tables_of_the_end_have_rows_with_other_values_of_a_searched_budget(tmp_path):
+    words = ["attention=none", "trials=2", "seeds=1,2", "budget.weight_decay=choice(0.0,0.2)", *SMALL]
+    status, output, errors = zoo("tune", *words, folder=tmp_path)
+    assert status == 0, errors
+    assert "best of 2 trials by validation" in output and "weight_decay=" in output.split("Digits (patches)")[-1]
+
+
 def test_the_same_command_again_trains_nothing(tuned):
     folder, _ = tuned
     before = {record.source for record in recorded(folder)}
