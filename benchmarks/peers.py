@@ -26,7 +26,7 @@ from attn_zoo.terminal import table
 PRODUCT = "matrix product"
 """Label of the matrix product that measures the machine's rate."""
 
-SCOPES = {"layer": "Layers with their projections", "mechanism": "mechanisms without projections"}
+SCOPES = {"layer": "layers with their projections", "mechanism": "mechanisms without projections"}
 """Words for the scopes of comparisons."""
 
 HEAD = (
@@ -88,12 +88,12 @@ def _differences(found: Measurement, format: str) -> str:
 
 
 def _notes(found: Measurement, rates: dict[int, float]) -> str:
-    grid, known = found.grid, [rate / 1e9 for rate in rates.values()]
-    between = f"{min(known):.0f} to {max(known):.0f}" if known else "no"
+    grid, known = found.grid, sorted(rates.values())
+    between = " to ".join(dict.fromkeys(f"{rate / 1e9:.0f}" for rate in known[:1] + known[-1:])) or "no"
     levels = {COMPARISONS[name].level for name in compared_rows(grid["mechanisms"])}
     scope = " and ".join(words for level, words in SCOPES.items() if level in levels)
     what = (
-        f"{scope}: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
+        f"{scope.capitalize()}: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
         f"{grid['precision']}; a matrix product runs at {between} GFLOP/s"
     )
     before = [failures(found.cells.values(), KINDS), *_left_out(found)]

@@ -241,7 +241,8 @@ def _table_of(spec: RunSpec, searched: Iterable[str]) -> Any:
     keys."""
     options = {name: value for name, value in spec.task_options.items() if name != "data_seed"}
     own = {"budget.learning_rate", *searched}
-    return spec.task, options, spec.model, {key: value for key, value in spec.budget.to_dict().items() if f"budget.{key}" not in own}
+    budget = {key: value for key, value in spec.budget.to_dict().items() if f"budget.{key}" not in own}
+    return spec.task, options, spec.model, budget
 
 
 def _report(planned: Sequence[Plan]) -> None:
