@@ -94,7 +94,7 @@ ALLOWED = {
         "recommend",
         "reference",
     }
-    | {"conformance", "analysis", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
+    | {"conformance", "analysis", "grouping", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "deaths", "escapes", "plugin_imports", "process_state", "result_files"},
     "configs": set(),
     "data": {"contract"},
