@@ -51,6 +51,9 @@ CHANGED: dict[str, str] = {
     **dict.fromkeys(
         ("pages / launches / : linear, *", "pages / launches / : cosformer, *"), "the state is a copy, which does not keep all sums"
     ),
+    **dict.fromkeys(
+        ("pages / launches / : entmax*", "pages / launches / : sparse_linformer *"), "scores of NaN do not end in an index error"
+    ),
     "pages / launches / : delta_rule*": "gates are one number per head, and the norm of outputs sums squares",
     "pages / launches / : mega*": "version 2 adds the averages to the output",
     "pages / launches / : routing*": "version 2 has keys of its own",
