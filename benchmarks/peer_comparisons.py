@@ -255,7 +255,7 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
 
 
 def rig(name: str, side: str, dim: int, heads: int, row: RowName | None) -> Rig:
-    """Return the module of one side of a comparison, as a function of the length, and its inputs.
+    """Return two functions for one side of a comparison: one that builds its module for a length, and one that draws its inputs.
 
     Args:
         name: name of the comparison, or ``BASELINE`` for softmax attention.

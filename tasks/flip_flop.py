@@ -68,7 +68,7 @@ class Options(SyntheticOptions):
             budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"symbols": 8, "test": 1_500, "dense": 0.8},
             differs="128 tokens, 8 symbols, 2 layers of width 64, a twelfth of the examples; a third of the test is sparse and "
-            "none is dense, as a short convolution answers nearly all of a dense one",
+            "none is dense, because a short convolution answers nearly all of a dense one",
         ),
         "smoke": smoke({"length": 32, "train": 500, "valid": 100, "test": 150}),
         "lra": Level(

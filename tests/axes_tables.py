@@ -359,8 +359,8 @@ def _task(table: Table) -> tuple[str, Mapping[str, Any]]:
 
 
 def order_of(table: Table) -> list[str]:
-    """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them. Of several rows of a
-    mechanism, that of the best validation score counts."""
+    """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them. If a mechanism has
+    several rows, the one with the best validation score counts."""
     kept = [row for row in shown_rows(table).values() if not row.control and row.test is not None]
     return [row.attention for row in sorted(kept, key=lambda row: standing(row, table.sign))]
 

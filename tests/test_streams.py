@@ -63,7 +63,7 @@ def test_the_gate_of_forgetting_has_a_bias_if_the_layer_has_biases():
 
 
 def test_in_a_new_layer_two_rules_of_the_delta_product_are_one_rule():
-    """As the card says: a key, value and strength β given twice act as a strength of β (2 - β)."""
+    """A key, value and strength β given twice act as a strength of β (2 - β), as the card says."""
     torch.manual_seed(0)
     twice = MultiHeadAttention(DIM, HEADS, "delta_product", length=LENGTH, causal=True).double()
     once = MultiHeadAttention(DIM, HEADS, "gated_delta_rule", length=LENGTH, causal=True).double()
@@ -74,4 +74,4 @@ def test_in_a_new_layer_two_rules_of_the_delta_product_are_one_rule():
     streams = {name: logit if name.startswith(("decay", "strength")) else tensor for name, tensor in streams.items()}
     got = twice.mechanism(query, key, value, streams=streams)
     want = once.mechanism(query, key, value, streams={"decay": logit, "strength": (beta * (2 - beta)).logit()})
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)  # keys are a little shorter than 1 (LENGTH_FLOOR)

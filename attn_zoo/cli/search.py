@@ -88,8 +88,9 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     grid = math.prod(len(_choices(key, text)) for key, text in space.items()) if tuning.sampler == "grid" else 0
     trials = min(tuning.trials or grid, grid) if grid else tuning.trials
     study = Study("", space, base, locations, tuple(wanted), tuning, trials)
-    for corner in product(*(_ends(key, text) for key, text in space.items())):
-        study.spec(dict(zip(space, corner, strict=True)))  # options may break a rule together
+    tried = [_ends(key, text)[: None if key.startswith("attention.") else 1] for key, text in space.items()]
+    for corner in product(*tried):  # options of a mechanism may break a rule together
+        study.spec(dict(zip(space, corner, strict=True)))
     ends = [study.spec(values) for values in _ends_of(space)]
     for spec in ends:
         if reason := refusal(spec, locations):

@@ -165,8 +165,8 @@ COLUMNS: dict[str, Column] = {
             "against_softmax",
             "against softmax",
             lambda row, table: compared(row.against_softmax, table) or "-",
-            note="outcome of the comparison with softmax, by the same test; of several rows of softmax, with that of the "
-            "best validation score",
+            note="outcome of the comparison with softmax, by the same test; if there are several rows of softmax, with the "
+            "one that has the best validation score",
             views=("scores",),
             leaves=5,
             shown=lambda table: table.judgement.reason is None and any(row.against_softmax for row in table.rows),

@@ -59,13 +59,11 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
         widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})
         heads = " or ".join(map(str, widths))
         said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
-        said += (
-            "; of the bidirectional form if both were run"
-            if any(len(of) > 1 and of[False] != of[True] for of in alone.values())
-            else ""
-        )
+        if any(len(of) > 1 and of[False] != of[True] for of in alone.values()):
+            said += "; for mechanisms run in both directions, of the bidirectional form"
         shown = {name: of.get(False) or of[True] for name, of in alone.items()}
-        said += "; the largest over the tasks" if any(len(shares) > 1 for shares in shown.values()) else ""
+        if any(len(shares) > 1 for shares in shown.values()):
+            said += "; if tasks differ, the largest"
         return [CostColumn("FLOPs", LENGTH, said, {name: max(shares) for name, shares in shown.items()})]
     known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:

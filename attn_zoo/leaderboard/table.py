@@ -258,8 +258,8 @@ class Row:
     against_best: Comparison | None = None
     """Comparison with the best row; None for the best row and for rows without a verdict."""
     against_softmax: Comparison | None = None
-    """Comparison with softmax: of several rows of softmax, with that of the best validation score. None for that row, and for rows
-    without a verdict."""
+    """Comparison with softmax. If there are several rows of softmax, the one with the best validation score is used. None for that
+    row, and for rows without a verdict."""
     against_control: Comparison | None = None
     """Comparison with the best control; None for rows without a verdict."""
     unjudged: str | None = None

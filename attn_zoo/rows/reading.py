@@ -269,7 +269,7 @@ def _kind_in_words(kind: Any) -> str:
         return f"{' or '.join(map(_kind_in_words, parts))} or null"
     if get_origin(kind) is list:
         each = {int: "[64,128]", float: "[0.1,0.2]"}.get(parts[0], "[a,b]")
-        return f"a list in brackets of {_PLURALS.get(parts[0], 'values')}, such as {each}"
+        return f"a list of {_PLURALS.get(parts[0], 'values')}, such as {each}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return f"one of {', '.join(kind.__members__)}"
     return _KINDS.get(get_origin(kind) or kind, "a value of another type")

@@ -102,7 +102,7 @@ def test_changed_code_beside_the_file_of_a_mechanism_has_a_folder_of_its_own(pac
         (root / "__init__.py").write_text("", encoding="utf-8")
     (root / "attention.py").write_text("class Mine: ...\n", encoding="utf-8")
     monkeypatch.setattr(compare, "card", lambda name: SimpleNamespace(build=object, origin="mine.attention:Mine"))
-    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: str(root / "attention.py"))  # type: ignore[attr-defined]
+    monkeypatch.setattr("attn_zoo.cli.compare.inspect.getfile", lambda kind: str(root / "attention.py"))
     monkeypatch.setattr(compare, "exported_plugins", lambda: [] if package else [root])
     folders = []
     for text in ("first", "second", "first"):

@@ -92,7 +92,7 @@ def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["run", "report=maybe"], "report must be true or false; got 'maybe'"),
         (["run", "data=3"], "data is a group of settings, so one of its keys must be named"),
         (["run", "budget.steps=many"], "option steps must be an integer; got 'many'"),
-        (["measure", "lengths=many"], "lengths must be a list in brackets of integers, such as [64,128]; got 'many'"),
+        (["measure", "lengths=many"], "lengths must be a list of integers, such as [64,128]; got 'many'"),
         (["measure", "--plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["list", "plugin=nosuch.py"], "the file nosuch.py does not exist"),
         (["show", "softmax", "--records", "nosuch"], "'nosuch' does not exist"),

@@ -183,10 +183,10 @@ def test_the_cost_of_a_mechanism_that_ran_in_both_directions_is_that_of_its_bidi
     causal = ran("copying", True, softmax=100, linear=30, local=4)
     (column,) = recorded_columns(tables([*causal, *ran("digits", False, softmax=100, linear=10)]))
     assert column.values == {"softmax": 1, "linear": 0.1, "local": 0.04}
-    assert column.said.endswith("relative to softmax; of the bidirectional form if both were run")
+    assert column.said.endswith("relative to softmax; for mechanisms run in both directions, of the bidirectional form")
     two = [*ran("digits", False, softmax=100, linear=10), *ran("listops", False, softmax=100, linear=20)]
     (column,) = recorded_columns(tables(two))
-    assert column.values["linear"] == 0.2 and column.said.endswith("relative to softmax; the largest over the tasks")
+    assert column.values["linear"] == 0.2 and column.said.endswith("relative to softmax; if tasks differ, the largest")
 
 
 @pytest.fixture
