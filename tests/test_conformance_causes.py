@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,9 +33,9 @@ def broken(change: Callable[[Tensor, Tensor], Tensor]) -> AttentionCard:
     return Broken.card
 
 
-def first_lines(found: AttentionCard, checks: set[str] = NAMED) -> list[str]:
+def first_lines(found: AttentionCard, checks: set[str] = NAMED, lines: int | None = 2) -> list[str]:
     """Report of these checks, without the message of each failure."""
-    return str(run_cases("broken", [case for case in attention_checks(found) if case.check in checks])).splitlines()[:2]
+    return str(run_cases("broken", [case for case in attention_checks(found) if case.check in checks])).splitlines()[:lines]
 
 
 def without_keys(out: Tensor, value: Tensor) -> Tensor:
@@ -78,6 +79,26 @@ def test_an_exception_at_one_place_is_one_cause_whatever_it_says():
 
 def case(check: str, run: Callable[[], str | None]) -> Case:
     return Case("thing", check, "Says so.", run, "default", "eager")
+
+
+@pytest.mark.parametrize(
+    "unsupported",
+    [lambda geometry: not geometry.causal, lambda geometry: math.isqrt(geometry.keys) ** 2 != geometry.keys],
+    ids=["only causal", "only square numbers of patches"],
+)
+def test_a_mechanism_that_the_checks_cannot_build_is_told_the_rule(monkeypatch, unsupported):
+    class Narrow(PlainSoftmax):
+        @classmethod
+        def refuses(cls, implementation, geometry, options):
+            return "mine does not have this form" if unsupported(geometry) else None
+
+    monkeypatch.setattr(causes, "MANY", 1)
+    Narrow.card = replace(ORIGINALS["softmax"], build=Narrow, implementations=("eager",))
+    _, cause, failed, *rest = first_lines(Narrow.card, {"card_is_complete", "eval_is_deterministic"}, lines=None)
+    assert "failures: the mechanism cannot be built at the lengths of the checks" in cause
+    assert "must have a bidirectional form, which must run at one of the lengths 33, 65," in failed
+    assert "raises: mine does not have this form. A form that is only causal can be made bidirectional by adding" in failed
+    assert not any(line.startswith("  failed") for line in rest), "all failures share one message"
 
 
 def test_few_failures_and_failures_without_a_common_cause_have_no_such_line():

@@ -14,11 +14,12 @@ MANY = 3
 """Smallest number of failures for which a report names a likeliest cause."""
 
 CAUSES: tuple[tuple[str, str, str], ...] = (
+    ("card_is_complete", "must have a bidirectional form", "the mechanism cannot be built at the lengths of the checks"),
     ("output_is_like_the_queries", r"output has shape", "the output does not have the shape of the queries"),
     ("output_is_like_the_queries", r"output has dtype", "the output does not have the dtype of the inputs"),
     ("output_is_like_the_queries", r"padded=False: .*NaN or infinite", "outputs are NaN or infinite, also without padding"),
     ("queries_without_keys_give_zeros", r"\bnan\b|NaN or infinite", "a query without a valid key gives NaN instead of zeros"),
-    ("eval_is_deterministic", "", "two equal calls give different outputs"),
+    ("eval_is_deterministic", "", "two equal calls give different outputs; in eval mode, a call must not draw random numbers"),
     ("batch_mates_have_no_influence", "", "the output for an example depends on the other examples of its batch"),
     ("causal_output_ignores_the_future", "", "outputs of the causal form depend on later positions"),
     ("padding_has_no_influence", "", "padded positions change the outputs"),

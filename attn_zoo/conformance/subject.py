@@ -28,6 +28,12 @@ LENGTHS = (33, 65, 129, 257, 513, 1025)
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
 """Heads, head width and lengths for which all checks compute the default options, even checks at other lengths."""
 
+BOTH_FORMS = (
+    "A form that is only causal can be made bidirectional by adding the outputs of both reading directions; a mechanism for "
+    "images can arrange any number of tokens in a grid whose last row is not full"
+)
+"""Advice for a mechanism that cannot be built for the checks."""
+
 HALF = 0.03
 """Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
 
@@ -78,15 +84,24 @@ class Subject:
 
     @cached_property
     def length(self) -> int:
-        """Number of tokens in most checks: the shortest of ``LENGTHS`` that the options allow."""
+        """Number of tokens in most checks: the shortest of ``LENGTHS`` that the options allow.
+
+        Raises:
+            Violation: the bidirectional form cannot be built at any of these lengths.
+        """
+        refusal = None
         for length in LENGTHS:
             try:
                 self.card.build(self._sized(length), copy.deepcopy(self.options))
-            except UnsupportedError:
+            except UnsupportedError as error:
+                refusal = error
                 continue
             return length
-        self.card.build(self._sized(LENGTHS[-1]), copy.deepcopy(self.options))  # raises the refusal
-        return LENGTHS[-1]
+        lengths = ", ".join(map(str, LENGTHS))
+        raise Violation(
+            f"a mechanism must have a bidirectional form, which must run at one of the lengths {lengths} and at all longer ones; "
+            f"at {LENGTHS[-1]}, building it with causal=False raises: {refusal}. {BOTH_FORMS}"
+        ) from refusal
 
     def _sized(self, length: int, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
         wide = 8 if self.dtype is torch.float64 else 16  # kernels on matrix units need at least 16
