@@ -56,6 +56,11 @@ def exported_plugins() -> list[Path]:
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
 
 
+def plugin_words() -> list[str]:
+    """Return the words of a command line that name these plugins."""
+    return [f"plugin={path}" for path in exported_plugins()]
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 digest of a file or, for a folder, of the names and contents of all its Python files."""
     found = hashlib.sha256()

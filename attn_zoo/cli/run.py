@@ -27,7 +27,7 @@ from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
-from attn_zoo.plugin_files import exported_plugins
+from attn_zoo.plugin_files import exported_plugins, plugin_words
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import attentions, task_names
@@ -62,11 +62,6 @@ def run_command(words: Sequence[str]) -> int:
         print(ahead([planned]))
         return 0
     return carry_out(planned, ("attn-zoo", "run", *words, *plugin_words()))
-
-
-def plugin_words() -> list[str]:
-    """Return the words of the command line that name plugins."""
-    return [f"plugin={path}" for path in exported_plugins()]
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:

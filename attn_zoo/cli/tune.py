@@ -13,13 +13,14 @@ from attn_zoo.cli.compose import Composed, compose, plan_runs, planning
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from
 from attn_zoo.cli.plan import Job, Plan, searched_values
 from attn_zoo.cli.records_of import name_left_out
-from attn_zoo.cli.run import carry_out, plugin_words
+from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
 from attn_zoo.cli.seeds import MANY, seeds_wanted
 from attn_zoo.cli.words import Word, read_run_words
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.overview import colours_here
+from attn_zoo.plugin_files import plugin_words
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.registry import task_card

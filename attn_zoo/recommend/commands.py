@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,6 +15,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.advise.abilities import Ability
 from attn_zoo.leaderboard.advise.needs import Need
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
+from attn_zoo.plugin_files import plugin_words
 from attn_zoo.recommend.ranking import Candidate, Recommendation, build
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.registry import build_task, card, task_card, task_names
@@ -47,7 +49,7 @@ def evidence_command(found: Recommendation) -> Command | None:
     if found.need is None:
         encoder = not (found.required.reads_past or found.required.cross)
         text = f"attn-zoo transplant attention={row},{CONTROL} seed=1,2,3 output=transplant.json"
-        return Command(text) if encoder else None
+        return Command(with_plugins(text)) if encoder else None
     tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
     known = [name for name in dict.fromkeys(tasks) if name in task_names()]
     groups = grouped((words, (name, spec.length)) for name in known for words, spec in settings(name, found.need, found.required))
@@ -60,7 +62,12 @@ def evidence_command(found: Recommendation) -> Command | None:
     rows = ",".join(str(one) for one in _recorded(found, row, lacking))
     seeds = ",".join(str(seed) for seed in range(1, _seeds(found, each.attention, lacking) + 1))
     text = f"attn-zoo run -m {words} attention={BASELINE},{CONTROL},{rows} task={','.join(names)} seed={seeds}"
-    return Command(text, lengths)
+    return Command(with_plugins(text), lengths)
+
+
+def with_plugins(text: str) -> str:
+    """Return a command with the words that load the plugins of this process, without which it would not know their names."""
+    return " ".join([text, *map(shlex.quote, plugin_words())])
 
 
 def settings(task: str, need: Need, required: Requirements) -> Iterator[tuple[str, TaskSpec]]:
@@ -125,4 +132,4 @@ def measure_command(required: Requirements, taken: Candidate) -> str | None:
     rows = f"{BASELINE},{RowName(taken.attention, taken.options)}"
     sizes = {"dim": (required.width, 256), "heads": (required.heads, 4), "device": (required.device, "cpu")}
     changed = [f"{name}={value}" for name, (value, default) in sizes.items() if value != default]
-    return " ".join(["attn-zoo measure", f"attention={rows}", f"lengths={required.length}", *changed])
+    return with_plugins(" ".join(["attn-zoo measure", f"attention={rows}", f"lengths={required.length}", *changed]))

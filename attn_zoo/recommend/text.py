@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.advise.needs import QUALIFIES, Gain
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, gain_words, no_evidence
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
 from attn_zoo.leaderboard.heat_costs import byte_count
-from attn_zoo.recommend.commands import CONTROL, Command, evidence_command, measure_command
+from attn_zoo.recommend.commands import CONTROL, Command, evidence_command, measure_command, with_plugins
 from attn_zoo.recommend.ranking import Candidate, Recommendation
 from attn_zoo.registry import card
 from attn_zoo.rows import RowName
@@ -155,7 +155,8 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
         place = f" in place of --for {found.required.use}" if found.required.use else ""
         again = f"--records runs --task NAME{place}"
         yield f"{lost} own task may give another answer. Run this, then repeat your command with {again}:"
-        yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+        command = f"attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+        yield f"  {with_plugins(command)}"
 
 
 def _inputs(command: Command, length: int) -> str:

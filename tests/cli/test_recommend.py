@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -309,6 +310,15 @@ def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
     assert 'replace_attention(model, "linear", attention_dropout=0.0)' in linear, "it has no weights that could be dropped"
     causal = as_text(asked(records(causal=True, linear=SURE), causal=True, padding=True))
     assert "Caution: FLOPs are not time." in causal and "attn-zoo measure" not in causal and "transformers" not in causal
+
+
+def test_proposed_commands_load_the_plugins_that_were_given(monkeypatch):
+    found = asked(records(linformer=SURE), "linformer[projected_length=64]", length=2048, padding=True)
+    monkeypatch.setattr("attn_zoo.plugin_files.exported_plugins", lambda: [Path("my folder/mine.py")])
+    assert "'plugin=my folder/mine.py'" in as_text(found).replace(" \\\n   ", "").split("attn-zoo measure ")[1].splitlines()[0]
+    for required in (Requirements(4096, trained=True), Requirements(4096, use="recall")):
+        proposed = evidence_command(recommend(required, []))
+        assert proposed and proposed.text.endswith(" 'plugin=my folder/mine.py'")
 
 
 @pytest.mark.parametrize("use", ["documents", "vision"])
