@@ -1,4 +1,4 @@
-"""Plugins that are given as a file or folder instead of an installed package. Subprocesses load them as well."""
+"""Files of plugins. Subprocesses load a plugin that is given as a file or folder instead of an installed package as well."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,8 @@ from attn_zoo.escapes import error_text
 
 VARIABLE = "ATTN_ZOO_PLUGIN"
 """Environment variable with the paths of plugins, separated as in PATH. Every process of attn-zoo loads them."""
+_INSTALLED: dict[str, Path] = {}
+"""Files and folders of the installed plugins that this process has loaded, by the name that records give them."""
 
 
 def load(path: Path) -> list[ModuleType]:
@@ -70,9 +73,29 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def digests() -> dict[str, str]:
-    """Return the SHA-256 digest of each existing plugin in ``$ATTN_ZOO_PLUGIN``, by file name."""
-    return {path.name: digest(path) for path in exported_plugins() if path.exists()}
+def note_installed(name: str, module: str) -> None:
+    """Remember the files of an installed plugin, given the name of its entry point and the module that was imported."""
+    if (file := file_of(sys.modules.get(module))) is not None:
+        _INSTALLED[f"{name} (installed)"] = package_of(file)
+
+
+def digests(files: Collection[Path] | None = None) -> dict[str, str]:
+    """Return the SHA-256 digest of each existing plugin in ``$ATTN_ZOO_PLUGIN``, by file name, and of each installed plugin.
+
+    Args:
+        files: if given, only plugins that contain one of these files count.
+    """
+    plugins = {**_INSTALLED, **{path.name: path for path in exported_plugins()}}
+    counted = {name: path for name, path in plugins.items() if files is None or any(file.is_relative_to(path) for file in files)}
+    return {name: digest(path) for name, path in counted.items() if path.exists()}
+
+
+def package_of(file: Path) -> Path:
+    """Return the folder of the outermost package that contains a file, or the file itself if it is in no package."""
+    root = file
+    while (root.parent / "__init__.py").exists():
+        root = root.parent
+    return root
 
 
 def _files(path: Path) -> list[Path]:
@@ -91,9 +114,7 @@ def _module(file: Path) -> ModuleType:
         path = str(getattr(module, "__file__", ""))
         if (path.endswith(file.name) or os.path.islink(path)) and file_of(module) == file:
             return module
-    root = file.parent
-    while (root / "__init__.py").exists():
-        root = root.parent
+    root = package_of(file).parent
     name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     # Python does the same for the folder of a script. The entry stays, since a subprocess that rebuilds tasks gets the same path.
     sys.path.insert(0, str(root))

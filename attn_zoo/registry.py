@@ -320,6 +320,8 @@ def load_plugins() -> Mapping[str, str]:
             _LOADED.add((point.name, point.value))
             try:
                 _load(point.name, point.value, point.load)
+                if point.module.partition(".")[0] != "attn_zoo":
+                    plugin_files.note_installed(point.name, point.module)
             except BaseException as error:  # a plugin may raise anything; the failure is reported
                 _leave_out(point.name, f"{point.value}: {in_words(error)}", error)
     for path in plugin_files.exported_plugins():

@@ -20,7 +20,7 @@ from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.metrics import estimated, unit, verdict_sentence
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
-from attn_zoo.plugin_files import exported_plugins
+from attn_zoo.plugin_files import exported_plugins, package_of
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin
 from attn_zoo.rows import RowName, rows_of
@@ -137,9 +137,7 @@ def _files(entry: AttentionCard) -> list[Path]:
     file = Path(inspect.getfile(entry.build))
     if entry.origin.startswith("attn_zoo."):
         return [file]
-    root = file.resolve()
-    while (root.parent / "__init__.py").exists():
-        root = root.parent
+    root = package_of(file.resolve())
     if root.is_file():
         root = next((path for path in exported_plugins() if root.is_relative_to(path)), root)
     return sorted(root.rglob("*.py")) if root.is_dir() else [root]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from attn_zoo.cli.progress import RunProgress
 from attn_zoo.contract import SPLITS
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
+from attn_zoo.plugin_files import file_of
 from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
 from attn_zoo.records.environment import changed_plugins, command_line
 from attn_zoo.records.files import text_of
-from attn_zoo.registry import build_task, task_card
+from attn_zoo.registry import build_task, card, task_card
+from attn_zoo.rows import RowName
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.execute import died
@@ -70,8 +73,11 @@ def _say(job: Job, words: str) -> None:
 
 
 def _by_other_code(record: RunRecord) -> str:
-    """Return a note that files of a plugin have changed since a run. If they have not, the result is empty."""
-    changed = changed_plugins(record.environment)
+    """Return a note that files of the plugins that define the mechanism and the task of a run have changed since. If they have
+    not, the result is empty."""
+    entries = [*map(card, RowName(record.spec.attention).turn), task_card(record.spec.task)]
+    files = [file for entry in entries if (file := file_of(sys.modules.get(entry.build.__module__)))]
+    changed = changed_plugins(record.environment, files)
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 
 

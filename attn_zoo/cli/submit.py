@@ -148,11 +148,14 @@ def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Re
             continue
         if (entry := card(name)).origin.startswith("attn_zoo."):
             continue
-        homes = [path for path in paths if _is_in(path, entry.build.__module__)]
-        if not homes:
+        file = plugin_files.file_of(sys.modules.get(entry.build.__module__))
+        homes = [path for path in paths if file and file.is_relative_to(path.resolve())]
+        if not file or not homes:
             yield Refusal("plugin", f"the code of {name} must be submitted; {give}")
             continue
-        now = {plugin_files.digest(path) for path in homes}
+        package = plugin_files.package_of(file)  # records of an installed plugin have its digest
+        whole = [package for path in homes if package.is_relative_to(path.resolve())]
+        now = {plugin_files.digest(path) for path in (*homes, *whole)}
         if any(not now & ran for ran in _plugins_of(records, name)):
             words = "must be the file or folder that the records were made with, but it is another one or has changed since"
             yield Refusal("plugin", f"{homes[0]} {words}; run them again")
@@ -163,14 +166,9 @@ def _of_code(records: Sequence[RunRecord], paths: Sequence[Path]) -> Iterator[Re
 
 
 def _plugins_of(records: Sequence[RunRecord], name: str) -> Iterator[set[str]]:
-    """Yield the digests of the plugins of each part of each run of a mechanism. A run of an installed package has none."""
+    """Yield the digests of the plugins of each part of each run of a mechanism."""
     for record in records:
         if name in RowName(record.spec.attention).turn:
             for part in (record.environment, *record.environment.get("resumed", [])):
                 if part.get("plugins"):
                     yield set(part["plugins"].values())
-
-
-def _is_in(path: Path, module: str) -> bool:
-    file = plugin_files.file_of(sys.modules.get(module))
-    return file is not None and file.is_relative_to(path.resolve())

@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,7 @@ _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 def describe_environment(device: str) -> dict[str, Any]:
     """Return facts about this machine and process: versions, processor, memory, commit, start time in UTC, and the command.
 
-    If ``device`` is ``cuda``, the GPU is included. Plugins that are files are included with their digests.
+    If ``device`` is ``cuda``, the GPU is included. Plugins are included with the digests of their files.
     """
     import torch  # here, so that reading records needs no tensor library
 
@@ -47,13 +47,14 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
-def changed_plugins(then: Mapping[str, Any]) -> list[str]:
-    """Return the names of the plugin files that have changed since an environment was described.
+def changed_plugins(then: Mapping[str, Any], files: Collection[Path] | None = None) -> list[str]:
+    """Return the names of the plugins whose files have changed since an environment was described.
 
     Args:
         then: the environment, as ``describe_environment`` returned it.
+        files: if given, only plugins that contain one of these files count.
     """
-    before, now = then.get("plugins") or {}, plugin_files.digests()
+    before, now = then.get("plugins") or {}, plugin_files.digests(files)
     return [name for name in now if name in before and before[name] != now[name]]
 
 

@@ -67,8 +67,8 @@ def shipped(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def outside(shipped, tmp_path, monkeypatch):
-    """Folder of somebody with runs of their own plugin; what loading it changes is undone."""
+def elsewhere(shipped, tmp_path, monkeypatch):
+    """Folder of somebody; what loading a plugin changes is undone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv(plugin_files.VARIABLE, "")
@@ -77,11 +77,18 @@ def outside(shipped, tmp_path, monkeypatch):
         monkeypatch.setattr(registry, name, kind(getattr(registry, name)))
     monkeypatch.setattr(reference, "shipped", lambda: ["tiny"])
     monkeypatch.setattr(reference, "packed_file", lambda name: shipped)
+    monkeypatch.setattr(plugin_files, "_INSTALLED", {})
     leave_few_checks(monkeypatch)
-    (tmp_path / "outside.py").write_text(PLUGIN, encoding="utf-8")
-    run("outside", "runs", "plugin=outside.py")
     yield tmp_path
     sys.modules.pop("outside", None)
+
+
+@pytest.fixture
+def outside(elsewhere):
+    """Folder of somebody with runs of their own plugin."""
+    (elsewhere / "outside.py").write_text(PLUGIN, encoding="utf-8")
+    run("outside", "runs", "plugin=outside.py")
+    return elsewhere
 
 
 def forget() -> None:
@@ -144,6 +151,27 @@ def test_code_that_is_missing_or_has_changed_is_refused(outside, capsys):
     assert submit(*WHO, "--plugin", "another.py") == 1, "a new name does not hide the change"
     assert f"plugin: another.py {words}" in " ".join(capsys.readouterr().out.split())
     sys.modules.pop("another")
+
+
+def test_the_code_of_an_installed_plugin_must_be_that_of_the_runs(elsewhere, capsys):
+    source = elsewhere / "mine" / "src"
+    facts = source / "outside-1.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text("[attn_zoo.plugins]\noutside = outside\n")
+    (source / "outside").mkdir()
+    code = source / "outside" / "__init__.py"
+    code.write_text(PLUGIN, encoding="utf-8")
+    sys.path.insert(0, str(source))
+    run("outside", "runs")
+    assert submit(*WHO, "--plugin", "mine", "--output", "whole") == 0
+    code.write_text(f"{PLUGIN}# changed\n", encoding="utf-8")
+    capsys.readouterr()
+    run("outside", "runs")
+    said = capsys.readouterr().out
+    assert said.count("recorded already by an earlier version of outside (installed); give another records=FOLDER") == 2
+    assert submit(*WHO, "--plugin", "mine") == 1
+    assert "plugin: mine must be the file or folder that the records were made with" in " ".join(capsys.readouterr().out.split())
 
 
 def test_all_broken_rules_are_told_with_what_to_do(outside, capsys):
