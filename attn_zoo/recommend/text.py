@@ -149,13 +149,13 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
             yield "attn-zoo transplant supports bidirectional encoders only."
         elif any(each.cost.cheaper for each in found.candidates):
             yield "All cheaper candidates were transplanted, and none matches the teacher."
-    else:
-        row = RowName(near.attention, near.options) if near else "linear"
+    elif not (found.required.task and found.answer.evidence):
+        row, task = RowName(near.attention, near.options) if near else "linear", found.required.task
         lost = "No cheaper candidate matches softmax here, but your" if found.answer.evidence else "Your"
         place = f" in place of --for {found.required.use}" if found.required.use else ""
-        again = f"--records runs --task NAME{place}"
-        yield f"{lost} own task may give another answer. Run this, then repeat your command with {again}:"
-        command = f"attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+        again, other = "--records runs", f" --task NAME{place}"
+        yield f"{lost} own task may give another answer. Run this, then repeat your command with {again}{'' if task else other}:"
+        command = f"attn-zoo run -m task={task or 'NAME'} attention={BASELINE},{CONTROL},{row} seed=1,2,3"
         yield f"  {with_plugins(command)}"
 
 

@@ -321,6 +321,14 @@ def test_proposed_commands_load_the_plugins_that_were_given(monkeypatch):
         assert proposed and proposed.text.endswith(" 'plugin=my folder/mine.py'")
 
 
+def test_a_named_task_without_enough_seeds_is_in_the_proposed_command():
+    said = as_text(asked(records(linear=SURE)[::3], "linear", task="mqar")).replace(" \\\n   ", "")
+    assert "repeat your command with --records runs:" in " ".join(said.split())
+    assert "  attn-zoo run -m task=mqar attention=softmax,uniform,linear seed=1,2,3" in said
+    decided = as_text(asked(records(linear=WORSE), "linear", task="mqar"))
+    assert "attn-zoo run" not in decided, "the same runs would give the same answer"
+
+
 @pytest.mark.parametrize("use", ["documents", "vision"])
 def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_profile(use, capsys):
     assert main(["recommend", "--for", use, "--device", "cpu"]) == 0
