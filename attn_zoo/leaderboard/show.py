@@ -112,17 +112,20 @@ def _data(table: Table) -> str:
 
 
 def _code(record: RunRecord) -> str:
-    """Return the version and commit of the code that ran, and whether it had uncommitted changes."""
+    """Return the version and commit of the code that ran, whether it had uncommitted changes, and the digests of plugins."""
     there = record.environment
     version, commit = (there.get(name) or "unknown" for name in ("attn_zoo", "commit"))
     known: dict[Any, str] = {False: "clean", True: "dirty: with uncommitted changes"}
     state = known.get(there.get("dirty"), "unknown whether changed")
-    return f"attn-zoo {version}, commit {commit}, {state}"
+    plugins = [f"{name}, SHA-256 {digest}" for name, digest in (there.get("plugins") or {}).items()]
+    return "; ".join([f"attn-zoo {version}, commit {commit}, {state}", *plugins])
 
 
 def _commands(shown: Shown) -> str:
-    """Return the command that repeats all seeds, with a note on the data folder."""
+    """Return the command that repeats all seeds, with notes on the plugins and on the data folder."""
     told = [shell(command(shown.members[0].spec, [record.spec.seed for record in shown.members]))]
+    if plugins := dict.fromkeys(name for record in shown.members for name in record.environment.get("plugins") or {}):
+        told.append(wrap(terminal(f"with these plugins, installed or given as plugin=PATH: {', '.join(plugins)}")))
     if shown.table.data_title != "generated":
         told.append(wrap("with data.root=FOLDER if the data are in another folder than $ATTN_ZOO_DATA or data"))
     return "\n".join(told)

@@ -59,6 +59,16 @@ def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
     assert "linformer on Text" not in out
 
 
+def test_a_row_of_a_plugin_names_its_code(tmp_path, capsys):
+    record = make_record("softmax", test=0.9)
+    digest = "0123abcd" * 8
+    Store(tmp_path).add(replace(record, environment={**record.environment, "plugins": {"mine.py": digest}}))
+    assert show(tmp_path, "softmax") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"; mine.py, SHA-256 {digest}" in said
+    assert "with these plugins, installed or given as plugin=PATH: mine.py" in said
+
+
 def test_json_has_the_records_of_all_runs_as_they_were_written(folder, capsys):
     assert show(folder, "linformer@digits", "--json") == 0
     files = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("linformer-digits-*.json")]
