@@ -20,7 +20,7 @@ from attn_zoo.conformance.jumps import errors_apart_from_jumps, perturbed
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
+from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, join_stacks, real_tokens
 
 TWICE = 2.0
 """Largest permitted error of an implementation, divided by the error of ``eager`` at the same precision."""
@@ -32,6 +32,9 @@ SLOW = 20.0
 """Largest number of CPU seconds for ``definition`` in one check. If ``Subject.brief`` is True, the limit is ``SLOW / 6``."""
 clock = time.process_time
 """Return the CPU seconds that this process has used."""
+
+LAYERS = 2
+"""Number of joined layers, of which the last is compared, for mechanisms that have a method ``join``."""
 
 UNPADDED = 3
 """Number of examples without padding in a batch on which ``eager`` and ``definition`` are compared. Four other examples have
@@ -106,8 +109,9 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     """In float64, the outputs and all gradients of ``eager`` equal those of ``definition``, with and without padding.
     ``definition`` is a method of the mechanism that computes the equation of the paper in a few plain steps.
 
-    Outputs under ``no_grad`` are also compared. Above 129 positions, gradients are not compared. If the definition is slow, only
-    the shortest sizes are compared, and the report says how many.
+    If the class has a method ``join``, the second of two joined layers is compared as well, unless the options are for another
+    number of layers. Outputs under ``no_grad`` are also compared. Above 129 positions, gradients are not compared. If the
+    definition is slow, only the shortest sizes are compared, and the report says how many.
     """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
@@ -116,6 +120,8 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     limit, spent, worst = SLOW / 6 if subject.brief else SLOW, 0.0, 0.0
     pace = math.inf  # seconds per unit of work at the fastest size: a single size may have met a pause
     by_work = sorted(found, key=_work)
+    for geometry in subject.plain_and_causal() if _joins(subject) else ():
+        worst = max(worst, _compare_with_definition(subject, geometry, LAYERS))
     for place, geometry in enumerate(by_work):
         if place and spent + pace * _work(geometry) > limit:
             reached = max(each.keys for each in by_work[:place])
@@ -133,22 +139,44 @@ def _work(geometry: Geometry) -> int:
     return geometry.queries * geometry.keys * geometry.heads * (1 if geometry.keys > max(BORDERS) else 3)
 
 
-def _compare_with_definition(subject: Subject, geometry: Geometry) -> float:
-    """Compare ``eager`` with the definition at one size, and return the largest difference.
+def _compare_with_definition(subject: Subject, geometry: Geometry, layers: int = 1) -> float:
+    """Compare ``eager`` with the definition at one size, and return the largest difference. If there are several layers, the last
+    one is compared.
 
     The definition, which may be slow, is called only once. Its examples without padding therefore get a mask that hides nothing.
     """
-    own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
+    own, naive = (_last_layer(each, geometry, layers) for each in (subject, replace(subject, implementation="definition")))
     naive.load_state_dict(own.state_dict(), strict=True)
     padded, far = subject.card.can.key_padding and geometry.keys > 5, geometry.keys > max(BORDERS)
     request, call = subject.draw(own, batch=UNPADDED + 4), partial(_unpadded_apart, own) if padded else own
     if padded:
         masks = key_masks(geometry.keys, subject.device)[:5]
         request = request.padded(torch.cat([masks[:1].expand(UNPADDED, -1), masks[1:]]))
-    where = f"{geometry}, padded={padded}"
+    where = f"{geometry}, padded={padded}{f', layer {layers} of {layers}' if layers > 1 else ''}"
     want = _outputs(request, naive) if far else answers(request, naive)
     worst = _require_equal(subject, _outputs(request, call), want, f"{where}, no_grad")
     return worst if far else max(worst, _require_equal(subject, answers(request, own, call), want, where))
+
+
+def _joins(subject: Subject) -> bool:
+    """Return True if the class has a method ``join`` and its options are not for another number of layers than ``LAYERS``."""
+    if subject.card.build.join is Attention.join:
+        return False
+    stack = [subject.build() for _ in range(LAYERS)]
+    try:
+        for layer in stack:
+            layer.check_stack(stack)
+    except ValueError:
+        return False
+    return True
+
+
+def _last_layer(subject: Subject, geometry: Geometry, layers: int) -> Attention:
+    """Return the last of several joined layers of a mechanism. A single layer is not joined."""
+    stack = [subject.build(geometry) for _ in range(layers)]
+    if layers > 1:
+        join_stacks(stack)
+    return stack[-1]
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.attention.dense.differential import Differential
 from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import CompressingAttention
 from mutants.entering import breaks
@@ -22,6 +23,17 @@ class HalvesTheScores(PlainSoftmax):
 
     def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value, key_valid)
+
+
+@breaks("eager_agrees_with_the_definition", "differential", "layer 2 of 2: output differs")
+class ComputesTheFirstLayerEverywhere(Differential):
+    """Ignores the number of the layer, which its definition takes into account."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        own, self.initial = self.initial, type(self).initial
+        out = super().attend(query, key, value, key_valid)
+        self.initial = own
+        return out
 
 
 @breaks("limit_is_softmax", "softmax", "against softmax attention")

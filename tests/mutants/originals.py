@@ -34,7 +34,7 @@ TILED = ("gated_linear", "longformer", "performer", "reformer", "transformer_xl"
 """Originals that keep their tiles, because their cards count the FLOPs of these."""
 
 ORIGINALS: dict[str, AttentionCard] = {
-    **{name: card_of(name) for name in ("uniform", "length_compression", "indexer", "moba")},
+    **{name: card_of(name) for name in ("uniform", "length_compression", "indexer", "moba", "differential")},
     **{
         name: replace(card_of(name), implementations=("eager", "tiled") if name in TILED else ("eager",), variants=variants)
         for name, variants in VARIANTS.items()
