@@ -84,13 +84,19 @@ def _prove(check: TaskCheck, task: Task) -> str | None:
 @task_check
 def card_is_complete(task: Task) -> None:
     """The card of the task has all its texts and at least one preset. Its metric fits the kind of problem (such as classification)
-    and, if it is F1, there are two classes. Every option has a default, and the task accepts the options of every preset."""
+    and, if it is F1, there are two classes. A task that reads data sets can be given the data folder. Every option has a default,
+    and the task accepts the options of every preset."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card's {name} must not be empty")
     fit = METRICS[task.spec.problem]
     require(task.card.metric in fit, f"the metric {task.card.metric!r} does not fit {task.spec.problem}; choose {', '.join(fit)}")
     two = task.card.metric != "f1" or task.spec.classes == 2
     require(two, f"the metric f1 is for two classes, but the task has {task.spec.classes}; choose accuracy")
+    require(
+        not task.card.datasets or "root" in task.card.locations,
+        "the card names datasets, so its locations must name an option root, the data folder; without it, data.root=FOLDER has no "
+        "effect",
+    )
     type(task.options)()
     require(task.card.levels, "the card must have at least one level (preset), which says how long a run trains")
     for name, level in task.card.levels.items():

@@ -96,6 +96,6 @@ class DataSet(Generic[Content]):
             what = f"no data found below {root}; this folder must contain {forms}"
         how = f"'attn-zoo data prepare {self.name}' fetches it" if self.download else self.obtain or f"it comes from {self.source}"
         return (
-            f"{self.title}: {what}. {how}. To use another folder, give data.root=FOLDER or set the environment variable "
-            "ATTN_ZOO_DATA"
+            f"{self.title}: {what}. {how}. To use another folder, set the environment variable ATTN_ZOO_DATA or, for a run, give "
+            "data.root=FOLDER"
         )

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from attn_zoo.tasks.datasets.images import MNIST
 from torch import Tensor
 
 from attn_zoo.contract import UNASKED, Batch, Level, Patches, Split, TaskCard, TaskSpec, Tokens
@@ -73,6 +74,8 @@ def put(tensor: Tensor, place: Any, value: float | Tensor) -> Tensor:
 plant("SaysNothing", Sound, "card_is_complete", "licence must not be empty", licence="")
 plant("ProposesNonsense", Sound, "card_is_complete", "no option of task .* 'sead'", levels={"quick": Level({}, {}, {"sead": 1})})
 plant("TellsAnotherMetric", Readings, "card_is_complete", "'accuracy' does not fit regression; choose r2, mse", metric="accuracy")
+
+plant("IgnoresTheDataFolder", Sound, "card_is_complete", "data.root=FOLDER has no effect", datasets=(MNIST,))
 
 plant(
     "ScoresOneClassOfThree",
