@@ -47,6 +47,9 @@ RESERVED = frozenset(
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
+OWN = "One of your own must be installed, imported, or given with --plugin PATH."
+"""Advice for a name that is not registered."""
+
 _LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
 _CHANGES: dict[str, str] = {}
@@ -184,7 +187,7 @@ def card(name: str) -> AttentionCard:
     if name not in _ATTENTIONS:  # no plugin replaces a built-in attention, so that others alone are worth the time of imports
         _look_for_plugins()
     if name not in _ATTENTIONS:
-        raise UnknownNameError("attention", name, _ATTENTIONS)
+        raise UnknownNameError("attention", name, _ATTENTIONS, OWN)
     return _ATTENTIONS[name]
 
 
@@ -197,7 +200,7 @@ def task_card(name: str) -> TaskCard:
     _look_for_plugins()
     check_text("the name of a task", name)
     if name not in _TASKS:
-        raise UnknownNameError("task", name, _TASKS)
+        raise UnknownNameError("task", name, _TASKS, OWN)
     return _TASKS[name]
 
 

@@ -104,7 +104,10 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     ("ask", "message"),
     [
         (lambda: card("sotfmax"), "no attention is called 'sotfmax'; did you mean 'softmax'?"),
-        (lambda: registry.task_card("no such task"), "no task is called 'no such task'"),
+        (
+            lambda: registry.task_card("no such task"),
+            "no task is called 'no such task'. One of your own must be installed, imported,",
+        ),
         (
             lambda: build_attention("softmax", SQUARE, dropuot=0.1),
             "no option of attention softmax is called 'dropuot'; did you mean 'dropout'?",

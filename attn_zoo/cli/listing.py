@@ -47,7 +47,7 @@ def describe(name: str) -> str:
         return _attention(registry.card(name))
     if name in registry.task_names():
         return _task(registry.task_card(name))
-    raise UnknownNameError("attention or task", name, [*registry.attentions(), *registry.task_names()])
+    raise UnknownNameError("attention or task", name, [*registry.attentions(), *registry.task_names()], registry.OWN)
 
 
 def listing(wide: bool = False) -> str:

@@ -60,7 +60,9 @@ def leaderboard(
     made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
     if not made:
         wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
-        text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"
+        pairs = sorted({f"{record.spec.attention} on {record.spec.task}" for record in records})
+        there = f". Recorded: {', '.join(pairs)}" if pairs else " yet; attn-zoo run makes one"
+        text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r}{there}"
         text = text if format not in ("csv", "json") else render([], format)
     else:
         shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}

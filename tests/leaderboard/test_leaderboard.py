@@ -149,7 +149,8 @@ def test_filters_and_empty_folders(tmp_path):
     Store(tmp_path).add(make_record("linformer", task="listops"))
     assert "linformer" not in leaderboard(tmp_path, task="digits")
     assert "softmax" not in leaderboard(tmp_path, attention="linformer")
-    assert "task 'nope'" in leaderboard(tmp_path, task="nope")
+    none = leaderboard(tmp_path, task="nope")
+    assert "task 'nope'" in none and none.endswith(". Recorded: linformer on listops, softmax on digits")
     (tmp_path / "cut.json").write_text("{", encoding="utf-8")
     assert "cut.json" in leaderboard(tmp_path)
 
