@@ -247,12 +247,13 @@ def _table_of(spec: RunSpec, searched: Iterable[str]) -> Any:
 
 
 def _report(planned: Sequence[Plan]) -> None:
-    """Print the tables that contain rows of the searches."""
+    """Print the tables that contain rows of the searches, if there are any."""
     records, damaged = Store(planned[0].settings.records).load()
     asked = [(searched.study.space if searched.study else {}, searched.specs[0]) for searched in planned]
     wanted = [(space, _table_of(spec, space)) for space, spec in asked]
     of_tables = [r for r in records if r.is_trial or any(_table_of(r.spec, space) == table for space, table in wanted)]
-    print(f"\n{render(tables(of_tables), 'terminal', colours=colours_here())}")
+    if made := tables(of_tables):  # without a score of any mechanism, nothing was trained
+        print(f"\n{render(made, 'terminal', colours=colours_here())}")
     name_left_out(damaged)
 
 

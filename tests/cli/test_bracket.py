@@ -211,6 +211,14 @@ def test_a_mechanism_whose_trials_all_fail_does_not_end_the_searches_of_others(m
 
 
 @pytest.mark.process
+def test_searches_without_any_score_end_without_tables(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    fake_launch(monkeypatch, lambda job: "failed")
+    assert tune.run_command(["experiment=profile3_encoder", "attention=linear", "seeds=1", *SMALL]) == 1
+    assert capsys.readouterr().out.strip().endswith("or leave this mechanism out")
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("rows", ["linear", pytest.param("none,linear", marks=pytest.mark.exhaustive)])
 def test_a_bracketed_search_is_recorded_goes_on_and_is_followed_by_as_many_seeds_as_the_rule_says(rows, tmp_path):
     words = ["tune", "experiment=profile3_encoder", f"attention={rows}", *SMALL]
