@@ -13,6 +13,9 @@ from attn_zoo.records import Status
 from attn_zoo.runner.state import DivergedError
 from attn_zoo.runner.train import TimedOutError
 
+TORCH = Path(torch.__file__).parent
+"""Folder of PyTorch. The reason of a failure names the last line outside it, because the fault may be how PyTorch was called."""
+
 
 def failure(error: BaseException) -> tuple[Status, str]:
     """Return the status and the reason to record for a run that ended in ``error``. The reason is the message of the error. If
@@ -33,5 +36,6 @@ def _told(error: BaseException) -> tuple[Status, str]:
     text = error_text(error).partition(": ")[2]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         return "out_of_memory", text.splitlines()[0] if text else "out of memory"
-    where = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = ([frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)] or frames)[-1]
     return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"

@@ -125,10 +125,20 @@ def test_memory_that_runs_out_is_recorded(broken):
     assert record.status == "out_of_memory", record.reason
 
 
-def test_a_mechanism_that_raises_is_recorded_with_its_place(broken):
-    record = run(spec(broken(lambda self, value: value.no_such_thing())), Quiet())
+@pytest.mark.parametrize(
+    ("attend", "says"),
+    [
+        (lambda self, value: value.no_such_thing(), "no_such_thing"),
+        (
+            lambda self, value: torch.nn.functional.pad(value, (1, 1), mode="no such mode"),
+            "no such mode",
+        ),  # raised in PyTorch's files
+    ],
+)
+def test_a_mechanism_that_raises_is_recorded_with_its_place(broken, attend, says):
+    record = run(spec(broken(attend)), Quiet())
     assert record.status == "failed"
-    assert "no_such_thing" in str(record.reason)
+    assert says in str(record.reason)
     assert "test_run.py:" in str(record.reason)
     assert "/" not in str(record.reason).split("(in ")[1]
 
