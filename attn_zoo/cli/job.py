@@ -75,8 +75,8 @@ def _say(job: Job, words: str) -> None:
 def _by_other_code(record: RunRecord) -> str:
     """Return a note that files of the plugins that define the mechanism and the task of a run have changed since. If they have
     not, the result is empty."""
-    entries = [*map(card, RowName(record.spec.attention).turn), task_card(record.spec.task)]
-    files = [file for entry in entries if (file := file_of(sys.modules.get(entry.build.__module__)))]
+    kinds = [task_card(record.spec.task).build, *(card(name).build for name in RowName(record.spec.attention).turn)]
+    files = [file for kind in kinds if (file := file_of(sys.modules.get(kind.__module__)))]
     changed = changed_plugins(record.environment, files)
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 

@@ -155,8 +155,8 @@ def _softmax(found: Recommendation, taken: Candidate) -> Iterator[str]:
         place = f" in place of --for {found.required.use}" if found.required.use else ""
         again, other = "--records runs", f" --task NAME{place}"
         yield f"{lost} own task may give another answer. Run this, then repeat your command with {again}{'' if task else other}:"
-        command = f"attn-zoo run -m task={task or 'NAME'} attention={BASELINE},{CONTROL},{row} seed=1,2,3"
-        yield f"  {with_plugins(command)}"
+        words = f"attn-zoo run -m task={task or 'NAME'} attention={BASELINE},{CONTROL},{row} seed=1,2,3"
+        yield f"  {with_plugins(words)}"
 
 
 def _inputs(command: Command, length: int) -> str:
