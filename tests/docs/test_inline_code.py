@@ -25,6 +25,7 @@ from attn_zoo.bench.experiments import EXPERIMENTS
 from attn_zoo.cli.commands import COMMANDS
 from attn_zoo.cli.compose import plan
 from attn_zoo.cli.transplant import Keys
+from attn_zoo.contract import AttentionCard, Capabilities, Stream, TaskCard, TaskSpec
 from attn_zoo.integrations.timm import TimmAttention
 from attn_zoo.rows import rows_of
 
@@ -41,7 +42,7 @@ OF_OTHERS = {
     ),
     **dict.fromkeys(["create_graph", "dtype", "use_reentrant"], "of PyTorch"),
     **dict.fromkeys(["ddp_find_unused_parameters", "local_lock", "callback"], "of a launcher"),
-    **dict.fromkeys(["plugin", "implementation", "labels", "reads", "experiment", "launch"], "of a command or a class"),
+    **dict.fromkeys(["plugin", "implementation", "experiment", "launch"], "of a command"),
 }
 """Settings that belong to no dataclass of the zoo, and whose they are."""
 
@@ -70,19 +71,20 @@ SETTINGS = [code for code in CODE if SETTING.match(code) and not OWN.search(code
 
 @cache
 def known_settings() -> set[str]:
-    """Names of all settings: of commands, networks, budgets, attentions, tasks, experiments and layers."""
+    """Names of all settings: of commands, networks, budgets, attentions, tasks, experiments, layers and cards."""
     (job,) = plan(["attention=softmax", "task=digits"]).jobs
     groups: dict[str, Any] = {"model": job.spec.model, "budget": job.spec.budget}
     names = {f"{group}.{field.name}" for group, part in groups.items() for field in fields(part)}
     names |= {f.name for part in groups.values() for f in fields(part)} | {f.name for f in fields(job.spec)}
-    for group, cards in (
+    for group, entries in (
         ("attention", map(registry.card, registry.attentions())),
         ("task", map(registry.task_card, registry.task_names())),
     ):
-        options = {field.name for card in cards for field in fields(card.options)}
+        options = {field.name for card in entries for field in fields(card.options)}
         names |= options | {f"{group}.{name}" for name in options}
         names |= {f"attention.{name}.{option}" for name in registry.attentions() for option in options if group == "attention"}
-    names |= {field.name for kind in (*EXPERIMENTS.values(), Keys) for field in fields(kind)}
+    cards = (AttentionCard, Capabilities, Stream, TaskCard, TaskSpec)
+    names |= {field.name for kind in (*EXPERIMENTS.values(), Keys, *cards) for field in fields(kind)}
     names |= set(inspect.signature(MultiHeadAttention).parameters) | set(inspect.signature(TimmAttention).parameters)
     return names | {"trials", "workers", "threads", "restarts", "records", "report", "data.root", "level", "output"}
 
