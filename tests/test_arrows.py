@@ -71,6 +71,7 @@ ALLOWED = {
         "checks",
         "contract",
         "grouping",
+        "plugin_files",
         "registry",
         "rows",
         "layer",
