@@ -25,7 +25,7 @@ class HalvesTheScores(PlainSoftmax):
         return super().attend(query, key, value, key_valid)
 
 
-@breaks("eager_agrees_with_the_definition", "differential", "layer 2 of 2: output differs")
+@breaks("eager_agrees_with_the_definition", "differential", "layer 2 of 2, no_grad: output differs")
 class ComputesTheFirstLayerEverywhere(Differential):
     """Ignores the number of the layer, which its definition takes into account."""
 
