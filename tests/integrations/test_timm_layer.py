@@ -206,7 +206,7 @@ def test_names_and_pretrained_weights_of_timm_without_a_download(tmp_path):
 
 
 def test_arguments_that_cannot_be_honoured_are_refused():
-    with pytest.raises(UnsupportedError, match="no attention weights, so attn_drop_rate must be 0"):
+    with pytest.raises(UnsupportedError, match="no option dropout, so attn_drop_rate must be 0"):
         vit(bound("performer"), attn_drop_rate=0.1)
     assert vit(bound(), attn_drop_rate=0.1).blocks[0].attn.mechanism.options.dropout == 0.1
     with pytest.raises(UnsupportedError, match="cannot be combined with qk_norm"):

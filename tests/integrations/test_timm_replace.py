@@ -233,7 +233,7 @@ def test_refusals_leave_the_model_as_it_was():
     model = vit(attn_drop_rate=0.1)
     expected = model(images())
     for name, options, error, words in (
-        ("performer", {}, UnsupportedError, "no attention weights, so attn_drop_rate must be 0"),
+        ("performer", {}, UnsupportedError, "no option dropout, so attn_drop_rate must be 0"),
         ("linformer", {"projected_length": 99}, UnsupportedError, "must be less than the 17 keys"),
         ("linformer", {"projected_lengths": "4/4/4"}, ValueError, "3"),
         ("linformer", {"causal": True}, UnsupportedError, "no causal form"),

@@ -194,7 +194,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         if attn_drop > 0:
             if not hasattr(card(self.settings.name).options, "dropout"):
                 raise UnsupportedError(
-                    f"{self.settings.name} has no attention weights, so attn_drop_rate must be 0. Use attn_drop_rate=0"
+                    f"{self.settings.name} has no option dropout, so attn_drop_rate must be 0. Use attn_drop_rate=0"
                 )
             chosen.setdefault("dropout", attn_drop)
         return chosen

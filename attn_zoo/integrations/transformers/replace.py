@@ -191,7 +191,7 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
         return {"dropout": rate, **replacement.options}
     if rate > 0:
         raise UnsupportedError(
-            f"attention_dropout must be 0, because {name} has no attention weights to drop; got {rate} from the model. Pass "
+            f"attention_dropout must be 0, because {name} has no option dropout; got {rate} from the model. Pass "
             "attention_dropout=0.0 to train without dropout"
         )
     return replacement.options
