@@ -56,7 +56,7 @@ def _named(target: str) -> list[Card]:
     names = {*registry.attentions(), *registry.task_names()}
     if target in names:
         return [resolve(target)]
-    unknown = UnknownNameError("attention or task", target, names)
+    unknown = UnknownNameError("attention or task", target, names, registry.OWN)
     if failures:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
         raise ValueError(f"{unknown}. Plugins that could not be loaded: {reasons}") from unknown
