@@ -127,7 +127,7 @@ def _module(file: Path) -> ModuleType:
     if file_of(module) != file:
         raise ValueError(
             f"{file} cannot be imported as module {name!r}, because another file has this name ({module.__file__}). Rename "
-            "the plugin"
+            "the plugin, or uninstall the other"
         )
     return module
 
