@@ -71,6 +71,15 @@ def test_a_cost_formula_that_is_wrong_stands_above_what_follows_from_it(monkeypa
     assert "the card's cost formula states other FLOPs" in first_lines(wrong)[1]
 
 
+def test_a_wrong_cost_formula_is_no_cause_of_other_failures():
+    def fails() -> None:
+        require(False, "found 7")
+
+    among = run_cases("thing", [case(name, fails) for name in ("cost_formula_is_exact", "float16_is_close", "b")])
+    alone = run_cases("thing", [case(name, fails) for name in ("cost_formula_is_exact", "cost_formula_is_exact", "b")])
+    assert "likeliest" not in str(among) and "the card's cost formula" in str(alone)
+
+
 def test_an_exception_at_one_place_is_one_cause_whatever_it_says():
     head, cause = first_lines(broken(crash))
     assert "failed" in head

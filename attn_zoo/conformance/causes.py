@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MANY = 3
 """Smallest number of failures for which a report names a likeliest cause."""
 
+COST = "cost_formula_is_exact"
 CAUSES: tuple[tuple[str, str, str], ...] = (
     ("card_is_complete", "must have a bidirectional form", "the mechanism cannot be built at the lengths of the checks"),
     ("output_is_like_the_queries", r"output has shape", "the output does not have the shape of the queries"),
@@ -23,7 +24,7 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
     ("batch_mates_have_no_influence", "", "the output for an example depends on the other examples of its batch"),
     ("causal_output_ignores_the_future", "", "outputs of the causal form depend on later positions"),
     ("padding_has_no_influence", "", "padded positions change the outputs"),
-    ("cost_formula_is_exact", "", "the card's cost formula states other FLOPs or parameters than the module has"),
+    (COST, "", "the card's cost formula states other FLOPs or parameters than the module has"),
     ("eager_agrees_with_the_definition", "", "`attend` and `definition` compute different outputs"),
 )
 """Known faults as triples: the name of a check, a regular expression for its message, and the cause. A report names the cause of
@@ -35,7 +36,8 @@ def likeliest_cause(failures: Sequence[Result]) -> str:
     no cause is found.
 
     If the plugin raises an exception at the same line of code in at least half of the failures, and in at least three, this
-    exception is named. Otherwise, the first of the known faults in ``CAUSES`` that fits a failure is named.
+    exception is named. Otherwise, the first of the known faults in ``CAUSES`` that fits a failure is named. A wrong cost formula
+    breaks no other rule, so it is named only if it is at least half of the failures.
     """
     if len(failures) < MANY:
         return ""
@@ -44,7 +46,9 @@ def likeliest_cause(failures: Sequence[Result]) -> str:
     if times >= MANY and 2 * times >= len(failures):
         cause = next(failure.detail for failure in failures if failure.raised_at == place)
     else:
-        found = (told for check, pattern, told in CAUSES for failure in failures if _shows(failure, check, pattern))
+        counted = sum(COST in (failure.case.check, *failure.detail.split(": ")) for failure in failures)
+        known = (each for each in CAUSES if each[0] != COST or 2 * counted >= len(failures))
+        found = (told for check, pattern, told in known for failure in failures if _shows(failure, check, pattern))
         cause = next(found, "")
     return cause and f"likeliest cause of the {len(failures)} failures: {cause}; mend it first"
 
