@@ -167,6 +167,7 @@ def test_parts_of_a_list_are_those_outside_brackets_and_quotes():
         ("linformer[projected_length=8|]", "there must be a value on both sides of each '|'"),
         ('linformer[projected_lengths="8\\x"]', "must be valid JSON"),
         ("softmax,softmax", "softmax is named twice"),
+        ("linformer[projected_length=8,frozen=true],linformer[frozen=true,projected_length=8]", "is named twice"),
         ("", "at least one configuration must be named"),
     ],
 )

@@ -43,10 +43,9 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = Fals
     if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):
         parts = " and ".join(map(str, mixed[0].parts()))
         raise ValueError(f"this command needs single mechanisms, but {mixed[0]} is a hybrid. Name {parts} separately")
-    written = list(map(str, rows))
-    for at, name in enumerate(written):
-        if name in written[:at]:
-            raise ValueError(f"the configurations of a list must be different, but {name} is named twice. Leave one of them out")
+    for at, row in enumerate(rows):
+        if row in rows[:at]:
+            raise ValueError(f"the configurations of a list must be different, but {row} is named twice. Leave one of them out")
     return rows
 
 
