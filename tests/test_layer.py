@@ -370,7 +370,12 @@ def test_padded_keys_are_remembered_for_queries_of_any_number(name):
 def test_a_definition_is_never_compressed_first():
     layer = MultiHeadAttention(512, 8, "linformer", length=4096, implementation="definition", projected_length=64)
     assert layer.order is Order.project_first
-    assert MultiHeadAttention(512, 8, "linformer", length=4096, projected_length=64).order is Order.compress_first
+    layer = MultiHeadAttention(512, 8, "linformer", length=4096, projected_length=64)
+    assert layer.order is Order.compress_first
+    layer.mechanism.use("definition")
+    assert layer.order is Order.project_first
+    with pytest.raises(UnsupportedError, match=r"order must not be 'compress_first' with implementation='definition'"):
+        build("linformer", projected_length=5, order="compress_first", implementation="definition")
 
 
 def test_a_context_is_remembered_for_queries_of_any_number():

@@ -57,8 +57,8 @@ class MultiHeadAttention(Projections):
         output_dropout: probability of setting an output to zero in training. Dropout of attention weights is an option of the
             mechanism, ``dropout``.
         order: whether tokens are projected first or compressed along the length first; see ``Order``. ``compress_first`` raises an
-            error if the mechanism does not support it. A call of the layer raises one, too, if a projection to keys or values is an
-            adapter, is quantised or parametrised, or has hooks.
+            error if the mechanism or its implementation does not support it. A call of the layer raises one, too, if a projection
+            to keys or values is an adapter, is quantised or parametrised, or has hooks.
         short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention only), in
             positions. 0 means none; 4 is usual. It is initialised as the identity; see ``ShortConvolution``.
         output_gate: ``elementwise`` multiplies each channel of the mechanism's output, before the output projection, by σ(x W_g +
@@ -353,16 +353,19 @@ class MultiHeadAttention(Projections):
 
     @property
     def order(self) -> Order:
-        """Order in which tokens are projected and compressed. If ``auto`` was asked for, it is ``project_first`` as long as a
-        projection to keys or values must be called, such as an adapter or a projection with hooks.
+        """Order in which tokens are projected and compressed. It is ``project_first`` as long as the mechanism's implementation is
+        ``definition``. If ``auto`` was asked for, it is ``project_first`` as long as a projection to keys or values must be called,
+        such as an adapter or a projection with hooks.
         """
         compresses = self._chosen_order is Order.compress_first
         return Order.project_first if compresses and self._must_project() else self._chosen_order
 
     def _must_project(self) -> bool:
-        """Return True if a projection to keys or values must be called, so that it cannot be applied to compressed tokens, and
-        ``order`` was left to the layer.
+        """Return True if the mechanism must get whole keys and values: its implementation is ``definition``, or a projection to
+        keys or values must be called, so that it cannot be applied to compressed tokens, and ``order`` was left to the layer.
         """
+        if self.mechanism.implementation == "definition":
+            return True
         if self._asked_order is Order.compress_first:
             return False  # _parameters_of raises an error
         return not (is_plain(self._projection_of("key")) and is_plain(self._projection_of("value")))

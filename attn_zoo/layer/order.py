@@ -22,10 +22,11 @@ def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
     """Return ``asked`` or, if ``asked`` is ``auto``, the order with fewer FLOPs.
 
     ``source_dim`` is the width of the tokens before they are projected to keys and values. ``auto`` means ``project_first`` if the
-    mechanism cannot compress tokens, or if its implementation is ``definition``.
+    mechanism cannot compress tokens.
 
     Raises:
-        UnsupportedError: ``asked`` is ``compress_first``, and the mechanism cannot compress tokens once for all heads.
+        UnsupportedError: ``asked`` is ``compress_first``, and the mechanism cannot compress tokens once for all heads, or its
+            implementation is ``definition``.
     """
     if not isinstance(mechanism, CompressingAttention) or (r := mechanism.compressed_length()) is None:
         if asked is Order.compress_first:
@@ -34,10 +35,13 @@ def choose_order(asked: Order, mechanism: Attention, source_dim: int) -> Order:
                 "order='project_first'"
             )
         return Order.project_first
+    if asked is Order.compress_first and mechanism.implementation == "definition":
+        raise UnsupportedError(
+            f"{mechanism.card.name}: order must not be 'compress_first' with implementation='definition', because the definition "
+            "takes whole keys and values. Use order='project_first', or another implementation"
+        )
     if asked is not Order.auto:
         return asked
-    if mechanism.implementation == "definition":  # which takes whole keys and values
-        return Order.project_first
     g = mechanism.geometry
     project_first = 4 * g.keys * source_dim * g.key_value_dim + mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
     compress_first = mechanism.compression_flops(g.keys, source_dim, inputs=1) + 4 * r * source_dim * g.key_value_dim
