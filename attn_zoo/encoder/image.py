@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import Patches, UnsupportedError
+from attn_zoo.contract.auxiliary import expect_calls
 from attn_zoo.integrations.timm import attention_layer, replace_attention
 from attn_zoo.layer import join_layers
 from attn_zoo.rows import RowName
@@ -73,6 +74,7 @@ class ImageClassifier(nn.Module):
         if shared_weights:
             blocks = self.transformer.blocks
             self.transformer.blocks = nn.Sequential(*[blocks[0]] * len(blocks))
+            expect_calls(self.transformer, len(blocks))
         join_layers(self.transformer)
 
     def forward(

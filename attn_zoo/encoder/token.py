@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attn_zoo.contract.auxiliary import expect_calls
 from attn_zoo.layer import MultiHeadAttention, Remembered, join_layers
 from attn_zoo.rows import RowName
 
@@ -137,6 +138,7 @@ class TokenEncoder(nn.Module):
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)
         join_layers(self.blocks)
+        expect_calls(self.blocks, depth // len(self.blocks))
         if reuse_keys:
             self._applications()[0].attention.check_remembers()
         self.norm = nn.LayerNorm(dim)

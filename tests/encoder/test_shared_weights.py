@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -104,6 +105,20 @@ def test_padding_leaves_reused_keys_alone_and_gradients_reach_all(name):
     (built.train()(ids(), padding()).square().sum() + auxiliary_loss(built)).backward()
     dead = [key for key, p in built.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     assert not dead
+
+
+@pytest.mark.parametrize("task", [WORDS, IMAGES])
+def test_the_auxiliary_losses_of_all_applications_are_added(task):
+    shared, apart = (model(task, "indexer", options={"kept": 3}, shared_weights=one).train() for one in (True, False))
+    state, inputs = shared.state_dict(), ids() if task is WORDS else torch.randn(2, 1, 8, 8)
+    apart.load_state_dict({name.replace("blocks.0.", f"blocks.{at}."): of for name, of in state.items() for at in range(3)})
+    shared(inputs)  # a forward pass whose loss is not used
+    apart(inputs)
+    expected = auxiliary_loss(apart)
+    for network in (shared, copy.deepcopy(shared)):
+        network(inputs)
+        torch.testing.assert_close(auxiliary_loss(network), expected)
+        assert auxiliary_loss(network) == 0
 
 
 def test_a_task_of_pairs_and_a_causal_one_share_as_well():
