@@ -177,6 +177,14 @@ def test_auto_chooses_anew_for_tensors_of_another_device() -> None:
     assert {part.implementation for part in module.modules() if hasattr(part, "implementation")} == {"sdpa"}
 
 
+def test_an_implementation_that_a_caller_takes_in_place_of_auto_is_kept_on_another_device() -> None:
+    module = build_attention("topk", Geometry(2, 8, 32, 32), implementation="auto", device="meta")
+    assert (module.implementation, module.chosen_for) == ("eager", "meta")
+    module.use("eager")
+    module(*[torch.randn(1, 2, 32, 8) for _ in range(3)])
+    assert (module.implementation, module.chosen_for) == ("eager", None)
+
+
 def test_a_named_implementation_stays_and_another_can_be_taken() -> None:
     module = build_attention("topk", Geometry(2, 8, 32, 32), implementation="eager")
     tensors = [torch.randn(1, 2, 32, 8) for _ in range(3)]

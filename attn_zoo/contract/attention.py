@@ -92,7 +92,8 @@ class Attention(nn.Module, Generic[OptionsT]):
         self.use(implementation)
 
     def use(self, implementation: str) -> None:
-        """Switch to another implementation in place. Parameters and buffers stay the same.
+        """Switch to another implementation in place. Parameters and buffers stay the same. If ``auto`` chose the implementation
+        before, it does not choose again.
 
         Raises:
             UnknownNameError: the card does not offer this implementation.
@@ -103,7 +104,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             raise UnknownNameError(f"implementation of {self.card.name}", implementation, offered)
         if reason := self.refuses(implementation, self.geometry, self.options):
             raise UnsupportedError(reason)
-        self.implementation = implementation
+        self.implementation, self.chosen_for = implementation, None
         for part in self.modules():
             if "implementation" in vars(part):  # length maps have the attribute, too
                 vars(part)["implementation"] = implementation
