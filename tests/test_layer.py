@@ -378,6 +378,17 @@ def test_a_definition_is_never_compressed_first():
         build("linformer", projected_length=5, order="compress_first", implementation="definition")
 
 
+@pytest.mark.parametrize("order", ["auto", "compress_first"])
+def test_hooks_of_a_mechanism_are_called_in_place_of_compressing_first(order):
+    layer, seen = MultiHeadAttention(512, 8, "linformer", length=64, projected_length=4, order=order), list[Tensor]()
+    x = torch.randn(2, 64, 512)
+    expected, handle = layer(x), layer.mechanism.register_forward_hook(lambda module, given, out: seen.append(out))
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+    assert len(seen) == 1 and seen[0].shape == (2, 8, 64, 64)
+    handle.remove()
+    assert layer.order is Order.compress_first
+
+
 def test_a_context_is_remembered_for_queries_of_any_number():
     layer, x, context = build("softmax", context_length=7, context_dim=8), tokens(), tokens(length=7, dim=8)
     remembered = layer.remember(context)

@@ -21,7 +21,7 @@ from attn_zoo.contract import (
     hide_rows_without_keys,
 )
 from attn_zoo.layer.order import Order, choose_order
-from attn_zoo.layer.projections import OUTPUT_GATES, Projections, is_plain
+from attn_zoo.layer.projections import OUTPUT_GATES, Projections, has_hooks, is_plain
 from attn_zoo.layer.states import LayerState, Remembered, check_layer_state
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import attentions, build_attention
@@ -353,18 +353,18 @@ class MultiHeadAttention(Projections):
 
     @property
     def order(self) -> Order:
-        """Order in which tokens are projected and compressed. It is ``project_first`` as long as the mechanism's implementation is
-        ``definition``. If ``auto`` was asked for, it is ``project_first`` as long as a projection to keys or values must be called,
-        such as an adapter or a projection with hooks.
+        """Order in which tokens are projected and compressed. It is ``project_first`` as long as the mechanism must be called,
+        because it has hooks or its implementation is ``definition``. If ``auto`` was asked for, it is ``project_first`` as long as
+        a projection to keys or values must be called, such as an adapter or a projection with hooks.
         """
         compresses = self._chosen_order is Order.compress_first
         return Order.project_first if compresses and self._must_project() else self._chosen_order
 
     def _must_project(self) -> bool:
-        """Return True if the mechanism must get whole keys and values: its implementation is ``definition``, or a projection to
-        keys or values must be called, so that it cannot be applied to compressed tokens, and ``order`` was left to the layer.
+        """Return True if the mechanism must be called with whole keys and values, or if a projection to keys or values must be
+        called, so that it cannot be applied to compressed tokens, and ``order`` was left to the layer.
         """
-        if self.mechanism.implementation == "definition":
+        if self.mechanism.implementation == "definition" or has_hooks(self.mechanism):
             return True
         if self._asked_order is Order.compress_first:
             return False  # _parameters_of raises an error

@@ -224,9 +224,12 @@ def is_plain(linear: nn.Module) -> bool:
     """Return True if a call of the module multiplies by its weight, adds its bias, and does nothing else. Return False for
     adapters, quantised or parametrised weights, replaced methods ``forward`` and modules with hooks, such as pruned ones.
     """
-    if type(linear) is not nn.Linear or "forward" in linear.__dict__:
-        return False
-    return not (linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks)
+    return type(linear) is nn.Linear and "forward" not in linear.__dict__ and not has_hooks(linear)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if a call of the module also calls hooks."""
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 def described(linear: nn.Module) -> str:
