@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiers import of_each_kind
 from torch import Tensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
@@ -387,6 +388,16 @@ def test_hooks_of_a_mechanism_are_called_in_place_of_compressing_first(order):
     assert len(seen) == 1 and seen[0].shape == (2, 8, 64, 64)
     handle.remove()
     assert layer.order is Order.compress_first
+
+
+def test_a_wrapped_mechanism_is_called():
+    layer = MultiHeadAttention(512, 8, "linformer", length=64, projected_length=4)
+    x = torch.randn(2, 64, 512)
+    assert layer.order is Order.compress_first
+    expected = layer(x)
+    layer.add_module("mechanism", checkpoint_wrapper(layer.mechanism))
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
+    assert layer.order is Order.project_first
 
 
 def test_a_context_is_remembered_for_queries_of_any_number():

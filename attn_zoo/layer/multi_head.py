@@ -354,8 +354,9 @@ class MultiHeadAttention(Projections):
     @property
     def order(self) -> Order:
         """Order in which tokens are projected and compressed. It is ``project_first`` as long as the mechanism must be called,
-        because it has hooks or its implementation is ``definition``. If ``auto`` was asked for, it is ``project_first`` as long as
-        a projection to keys or values must be called, such as an adapter or a projection with hooks.
+        because it is wrapped in another module or has hooks, or because its implementation is ``definition``. If ``auto`` was asked
+        for, it is ``project_first`` as long as a projection to keys or values must be called, such as an adapter or a projection
+        with hooks.
         """
         compresses = self._chosen_order is Order.compress_first
         return Order.project_first if compresses and self._must_project() else self._chosen_order
@@ -364,7 +365,8 @@ class MultiHeadAttention(Projections):
         """Return True if the mechanism must be called with whole keys and values, or if a projection to keys or values must be
         called, so that it cannot be applied to compressed tokens, and ``order`` was left to the layer.
         """
-        if self.mechanism.implementation == "definition" or has_hooks(self.mechanism):
+        mechanism = self.mechanism
+        if not isinstance(mechanism, CompressingAttention) or has_hooks(mechanism) or mechanism.implementation == "definition":
             return True
         if self._asked_order is Order.compress_first:
             return False  # _parameters_of raises an error
