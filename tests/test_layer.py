@@ -380,7 +380,7 @@ def test_a_definition_is_never_compressed_first():
 
 
 @pytest.mark.parametrize("order", ["auto", "compress_first"])
-def test_hooks_of_a_mechanism_are_called_in_place_of_compressing_first(order):
+def test_hooks_of_a_mechanism_and_a_replaced_forward_are_called_in_place_of_compressing_first(order):
     layer, seen = MultiHeadAttention(512, 8, "linformer", length=64, projected_length=4, order=order), list[Tensor]()
     x = torch.randn(2, 64, 512)
     expected, handle = layer(x), layer.mechanism.register_forward_hook(lambda module, given, out: seen.append(out))
@@ -388,6 +388,8 @@ def test_hooks_of_a_mechanism_are_called_in_place_of_compressing_first(order):
     assert len(seen) == 1 and seen[0].shape == (2, 8, 64, 64)
     handle.remove()
     assert layer.order is Order.compress_first
+    layer.mechanism.__dict__["forward"] = lambda query, key, value, **rest: torch.zeros_like(query)  # as accelerate replaces it
+    torch.testing.assert_close(layer(x), layer.out(torch.zeros_like(x)))
 
 
 def test_a_wrapped_mechanism_is_called():

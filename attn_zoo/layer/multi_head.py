@@ -21,7 +21,7 @@ from attn_zoo.contract import (
     hide_rows_without_keys,
 )
 from attn_zoo.layer.order import Order, choose_order
-from attn_zoo.layer.projections import OUTPUT_GATES, Projections, has_hooks, is_plain
+from attn_zoo.layer.projections import OUTPUT_GATES, Projections, is_intercepted, is_plain
 from attn_zoo.layer.states import LayerState, Remembered, check_layer_state
 from attn_zoo.precision import autocast_dtype
 from attn_zoo.registry import attentions, build_attention
@@ -354,9 +354,9 @@ class MultiHeadAttention(Projections):
     @property
     def order(self) -> Order:
         """Order in which tokens are projected and compressed. It is ``project_first`` as long as the mechanism must be called,
-        because it is wrapped in another module or has hooks, or because its implementation is ``definition``. If ``auto`` was asked
-        for, it is ``project_first`` as long as a projection to keys or values must be called, such as an adapter or a projection
-        with hooks.
+        because it is wrapped in another module, has hooks or another ``forward``, or because its implementation is ``definition``.
+        If ``auto`` was asked for, it is ``project_first`` as long as a projection to keys or values must be called, such as an
+        adapter or a projection with hooks.
         """
         compresses = self._chosen_order is Order.compress_first
         return Order.project_first if compresses and self._must_project() else self._chosen_order
@@ -366,7 +366,7 @@ class MultiHeadAttention(Projections):
         called, so that it cannot be applied to compressed tokens, and ``order`` was left to the layer.
         """
         mechanism = self.mechanism
-        if not isinstance(mechanism, CompressingAttention) or has_hooks(mechanism) or mechanism.implementation == "definition":
+        if not isinstance(mechanism, CompressingAttention) or is_intercepted(mechanism) or mechanism.implementation == "definition":
             return True
         if self._asked_order is Order.compress_first:
             return False  # _parameters_of raises an error

@@ -224,12 +224,13 @@ def is_plain(linear: nn.Module) -> bool:
     """Return True if a call of the module multiplies by its weight, adds its bias, and does nothing else. Return False for
     adapters, quantised or parametrised weights, replaced methods ``forward`` and modules with hooks, such as pruned ones.
     """
-    return type(linear) is nn.Linear and "forward" not in linear.__dict__ and not has_hooks(linear)
+    return type(linear) is nn.Linear and not is_intercepted(linear)
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Return True if a call of the module also calls hooks."""
-    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+def is_intercepted(module: nn.Module) -> bool:
+    """Return True if the module has hooks, or if its method ``forward`` was replaced."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return "forward" in module.__dict__ or any(hooks)
 
 
 def described(linear: nn.Module) -> str:
