@@ -23,8 +23,9 @@ Golden = dict[str, dict[str, dict[str, Cells]]]
 
 FROM_CARDS = ("zoo", "tasks", "heirs_compression", "heirs_cost")
 """Generated tables without figures of records."""
-LEADERBOARDS = ("quickstart", "quickstart_tasks", "family", "lra_cpu_tasks", "tasks_cpu")
-"""Generated tables whose notes hold no figure that is not a cell of a leaderboard; their wording is free."""
+PROSE: tuple[str, ...] = ("bare", "equal_time", "figure3_pilot", "half_hour", "k_or_share", "late")
+PROSE += ("limits", "lra_two_hours", "photographs", "rates", "settings", "starts")
+"""Generated tables of which the figures in sentences are compared as well; the wording of all others is free."""
 _LEFT_OUT = ("files", "commands", "commits", "card", "curve", "options", "label", "block", "tuning", "heads", "seeds", "machines")
 """Fields of a row that are names, or provenance, or points of a picture."""
 _SETTING = ("budget", "model", "precision", "device", "protocol", "data", "task")
@@ -38,7 +39,7 @@ def collect() -> Golden:
     folders = sorted(path.name for path in (ROOT / "results").iterdir() if path.is_dir())
     boards = {f"results/{name}": dict(_boards(name)) for name in folders}
     pages = {name: text for name, text in printed_tables().items() if name not in FROM_CARDS}
-    return boards | {"pages": {name: dict(_printed(text, name not in LEADERBOARDS)) for name, text in pages.items()}}
+    return boards | {"pages": {name: dict(_printed(text, name in PROSE)) for name, text in pages.items()}}
 
 
 def _boards(folder: str) -> Iterator[tuple[str, dict[str, Cells]]]:
