@@ -74,17 +74,21 @@ def test_padding_does_not_reach_the_class_through_the_convolution(attention):
     torch.testing.assert_close(built(ids(), valid), built(other, valid), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("added", [{"short_convolution": 4}, {"output_gate": "elementwise"}], ids=["taps", "gates"])
-def test_rows_of_a_table_start_from_the_same(added):
+@pytest.mark.parametrize(
+    ("added", "taps", "gates"),
+    [({"short_convolution": 4}, 3, 0), ({"output_gate": "elementwise"}, 0, 6), ({"shared_weights": True}, 0, 0)],
+    ids=["taps", "gates", "shared weights"],
+)
+def test_rows_of_a_table_start_from_the_same(added, taps, gates):
     built = [
         build_paired_model(WORDS, seed=3, attention=name, options={}, **added, **SIZES).state_dict()
         for name in ("softmax", "linformer", "performer", "uniform")
     ]
     plain = build_paired_model(WORDS, seed=3, attention="softmax", options={}, **SIZES).state_dict()
-    taps, gates = ([key for key in built[0] if kind in key] for kind in ("short_convolution", "gate"))
-    assert (len(taps), len(gates)) == ((3, 0) if "short_convolution" in added else (0, 6))
+    of_taps, of_gates = ([key for key in built[0] if kind in key] for kind in ("short_convolution", "gate"))
+    assert (len(of_taps), len(of_gates)) == (taps, gates)
     for weights in built:
         assert all(torch.equal(weights[key], built[0][key]) for key in weights if key in built[0])
-        assert gates or all(torch.equal(weights[key], plain[key]) for key in weights if key in plain)
-        assert set(gates) <= set(weights), "rows without projections are gated as well"
-        assert all(torch.equal(weights[key][:, 2], torch.ones(16)) and weights[key].sum() == 16 for key in taps)
+        assert not taps or all(torch.equal(weights[key], plain[key]) for key in weights if key in plain)
+        assert set(of_gates) <= set(weights), "rows without projections are gated as well"
+        assert all(torch.equal(weights[key][:, 2], torch.ones(16)) and weights[key].sum() == 16 for key in of_taps)

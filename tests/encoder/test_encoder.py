@@ -26,7 +26,7 @@ def model(task: TaskSpec, attention: str = "softmax", options: Mapping[str, int]
     return build_model(task, attention=attention, options=options, **{**SIZES, **changes}).eval()
 
 
-@pytest.mark.parametrize("name", [n for n in attentions() if card(n).can.key_padding])
+@pytest.mark.parametrize("name", [*(n for n in attentions() if card(n).can.key_padding), "linformer+softmax"])
 def test_padding_leaves_scores_alone(name):
     ids = torch.randint(1, 12, (4, 20))
     valid = torch.arange(20) < torch.tensor([20, 11, 5, 1])[:, None]
@@ -66,6 +66,7 @@ def test_without_attention_nothing_is_known():
 
 PAIRS = TaskSpec(Pairs(12), length=20, classes=3)
 ASKED = TaskSpec(Tokens(12), length=20, classes=12, labels="position")
+CAUSAL = replace(ASKED, causal=True)
 
 
 def test_two_towers_read_their_sequences_apart_and_share_their_weights():
@@ -93,29 +94,41 @@ def test_positions_are_answered_where_they_are_asked(name):
     torch.testing.assert_close(there, torch.stack([everywhere[0, 3], everywhere[1, 7], everywhere[1, 19]]))
 
 
-def test_a_causal_task_sees_the_past_alone():
-    causal = replace(ASKED, causal=True)
-    ids = torch.randint(1, 12, (1, 20))
+@pytest.mark.parametrize(
+    ("attention", "changes"),
+    [
+        ("softmax", {}),
+        ("linear+2*local+softmax", {"depth": 4, "options": {"local.block": 4}}),
+        ("softmax", {"shared_weights": True}),
+        ("softmax", {"shared_weights": True, "reuse_keys": True}),
+    ],
+)
+def test_a_causal_task_sees_the_past_alone(attention, changes):
+    built, ids = model(CAUSAL, attention, **changes), torch.randint(1, 12, (1, 20))
     later = ids.clone()
     later[:, 12:] = 1 + later[:, 12:] % 11
     with torch.no_grad():
-        torch.testing.assert_close(model(causal)(ids)[:, :12], model(causal)(later)[:, :12])
+        before, after = built(ids), built(later)
+    torch.testing.assert_close(before[:, :12], after[:, :12])
+    assert not torch.allclose(before[:, 12:], after[:, 12:])
+
+
+def test_a_mechanism_without_a_causal_form_is_refused():
     with pytest.raises(UnsupportedError, match="causal"):
-        model(causal, "linformer")
+        model(CAUSAL, "linformer")
 
 
 def test_without_positions_causality_alone_tells_the_order():
     ids = torch.randint(1, 12, (2, 20))
     shuffled = torch.cat([ids[:, torch.randperm(19)], ids[:, 19:]], dim=1)
-    words, past = WORDS, TaskSpec(Tokens(12), length=20, classes=3, labels="position", causal=True)
-    for task, changes in ((words, False), (past, True)):
+    for task, changes in ((WORDS, False), (CAUSAL, True)):
         built = model(task, positions="none")
         assert not any("positions" in name for name, _ in built.named_parameters())
         with torch.no_grad():
             one, other = (built(x)[:, -1] if task.causal else built(x) for x in (ids, shuffled))
         assert torch.allclose(one, other, atol=1e-6) != changes
     with torch.no_grad():
-        assert not torch.allclose(model(words)(ids), model(words)(shuffled), atol=1e-3), "learned positions tell it"
+        assert not torch.allclose(model(WORDS)(ids), model(WORDS)(shuffled), atol=1e-3), "learned positions tell it"
 
 
 def test_positions_of_another_kind_are_refused():

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attn_zoo import MultiHeadAttention, UnsupportedError, attentions, card
 from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec, Tokens, auxiliary_loss
 from attn_zoo.count import attention_parameters, count_flops, count_parameters
-from attn_zoo.encoder import build_model, build_paired_model
+from attn_zoo.encoder import build_model
 from attn_zoo.layer import Order
 
 SIZES: dict[str, Any] = {"dim": 16, "depth": 3, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
@@ -121,15 +121,9 @@ def test_the_auxiliary_losses_of_all_applications_are_added(task):
         assert auxiliary_loss(network) == 0
 
 
-def test_a_task_of_pairs_and_a_causal_one_share_as_well():
+def test_a_task_of_pairs_shares_as_well():
     pairs = model(TaskSpec(Pairs(12), length=20, classes=3), shared_weights=True, reuse_keys=True)
     assert pairs(torch.stack([ids(), ids(2)], dim=1)).shape == (2, 3)
-    causal = TaskSpec(Tokens(12), length=20, classes=12, labels="position", causal=True)
-    later = ids().clone()
-    later[:, 12:] = 1 + later[:, 12:] % 11
-    for reuse in (False, True):
-        built = model(causal, shared_weights=True, reuse_keys=reuse)
-        torch.testing.assert_close(built(ids())[:, :12], built(later)[:, :12])
 
 
 def test_images_share_weights_and_refuse_reused_keys():
@@ -158,15 +152,6 @@ def test_a_shared_block_is_a_stack_of_one_layer(task):
     model(task, "linformer", options={"projected_lengths": "7"}, shared_weights=True)
     with pytest.raises(ValueError, match=r"'7/5/3'.* has values for 3 layers, but the model has 1"):
         model(task, "linformer", options={"projected_lengths": "7/5/3"}, shared_weights=True)
-
-
-def test_rows_of_a_table_start_from_the_same_shared_block():
-    built = [
-        build_paired_model(WORDS, seed=3, attention=name, options=OPTIONS.get(name, {}), shared_weights=True, **SIZES).state_dict()
-        for name in ("softmax", "linformer", "performer")
-    ]
-    for weights in built[1:]:
-        assert all(torch.equal(weights[key], built[0][key]) for key in weights if key in built[0])
 
 
 def test_keys_are_not_reused_where_they_are_also_queries_or_blocks_differ():
