@@ -16,7 +16,7 @@ from figure3 import figure3_data, figure3_page, read_figure
 from figure3.cells import USUAL_START, Arm
 from figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
 from figure3.plot import panels, plot_figure3
-from make import make_record
+from make import PERPLEXITY, make_record
 
 from attn_zoo.analysis.text import default_text
 from attn_zoo.cli.main import main
@@ -53,7 +53,7 @@ def run(
         "masked_language",
         seed,
         scores=scores(perplexity),
-        task_card={**make_record(task="masked_language").task_card, "metric": "perplexity", "higher_is_better": False},
+        card=PERPLEXITY,
         counted={"attention_parameters": 1000 + matrices * k * length, "mechanism_flops": 64 * (k or length) * length},
         curve=tuple(
             {"step": at, "train_seconds": 1.0, "train_loss": 1.0, "valid": perplexity * 600 / at} for at in (200, 400, 600)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record, stored
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard.compare import Resolution
 from attn_zoo.leaderboard.difference import difference
 from attn_zoo.leaderboard.gate import Pair, judged
-from attn_zoo.records import Budget, RunRecord, Store
+from attn_zoo.records import Budget, RunRecord
 
 ATTENTIONS = ("softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none")
 SHARE = Resolution(1, True, None)
@@ -22,8 +22,7 @@ SHARE = Resolution(1, True, None)
 
 
 def folder(path: Path, records: list[RunRecord]) -> str:
-    for record in records:
-        Store(path).add(record)
+    stored(path, records)
     return str(path)
 
 
@@ -115,10 +114,8 @@ def test_one_seed_is_judged_by_the_tolerance_and_says_so(drop, status, tmp_path,
 
 
 def test_of_perplexity_more_is_worse_and_the_tolerance_is_relative():
-    card = {**make_record().task_card, "metric": "perplexity", "higher_is_better": False}
-
     def perplexity(value: float) -> list[RunRecord]:
-        return [make_record(test=value, task_card=card, scores={"test": value})]
+        return [make_record(test=value, card=PERPLEXITY, scores={"test": value})]
 
     assert kinds(perplexity(200.0), perplexity(203.0)) == ["worse"]
     assert kinds(perplexity(200.0), perplexity(201.0)) == []
@@ -174,7 +171,7 @@ def test_missing_new_failing_and_fixed_rows_are_told(tmp_path):
     ("changed", "why"),
     [
         (make_record(protocol="3.0", test=0.1), "protocol 2.0 became 3.0"),
-        (make_record(task_card={**make_record().task_card, "version": "2"}, test=0.1), "task version 1 became 2"),
+        (make_record(card={"version": "2"}, test=0.1), "task version 1 became 2"),
         (make_record(spec_options={"dial": 2}, test=0.1), "options.dial 1 became 2"),
         (make_record(spec_budget=Budget(steps=7), test=0.1), "budget.steps 400 became 7"),
         (

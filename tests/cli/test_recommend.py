@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, records_of, stored
 
 from attn_zoo import reference
 from attn_zoo.cli import main
@@ -39,9 +39,8 @@ AT_CONTROL = (0.20, 0.22, 0.21)
 
 
 def scored(name: str, scores: Sequence[float], task: str = "mqar", causal: bool = False, **changes: Any) -> list[RunRecord]:
-    known = {**make_record(task=task).task_card, "causal": causal}
-    made = {"task_card": known, "spec_options": {}, "spec_task_options": {"causal": causal}, **changes}
-    return [make_record(name, task, seed, test=score, **made) for seed, score in enumerate(scores, 1)]
+    card = {"causal": causal, **changes.pop("card", {})}
+    return records_of({name: scores}, task, card=card, spec_options={}, spec_task_options={"causal": causal}, **changes)
 
 
 def records(task: str = "mqar", causal: bool = False, **scores: Sequence[float]) -> list[RunRecord]:
@@ -87,9 +86,8 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
 
 
 def test_words_hold_if_lower_is_better_if_the_task_was_learned_and_without_records():
-    card = {**make_record(task="mqar").task_card, "metric": "perplexity", "higher_is_better": False, "causal": False}
     perplexities = {"uniform": (90.0, 91.0, 92.0), "softmax": (10.0, 10.0, 10.1), "linear": (10.2, 10.2, 10.3)}
-    made = [one for name, scores in perplexities.items() for one in scored(name, scores, task_card=card)]
+    made = [one for name, scores in perplexities.items() for one in scored(name, scores, card=PERPLEXITY)]
     assert "Why: less than 5 % worse than softmax on Mqar" in as_text(asked(made)), "a perplexity below softmax's is better"
     assert as_text(asked([])).startswith("No evidence yet: there are no records of these tasks. ")
     budget = Budget(until="criterion", ceiling=1.0, schedule="constant", evaluate_every=10)
@@ -337,8 +335,7 @@ def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_p
 
 
 def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
-    for record in records(linear=SURE):
-        Store(tmp_path).add(record)
+    stored(tmp_path, records(linear=SURE))
     assert main(["recommend", "--length", "4096", "--device", "cpu", "--records", str(tmp_path), "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["take"] == "linear (tiled)" and data["lines"][1] == "Try linear (tiled)."

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from make import make_record
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from make import make_record, records_of, stored
+from omegaconf import OmegaConf
 
 from attn_zoo.cli import main
 from attn_zoo.cli.compose import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.show import find
-from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
+from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.registry import task_card
 from attn_zoo.runner import resolve_spec
 
@@ -22,15 +24,12 @@ from attn_zoo.runner import resolve_spec
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Three seeds of softmax, two of linformer and one that failed, and a control, on two tasks."""
-    store = Store(tmp_path_factory.mktemp("show") / "runs")
+    folder, doubt = tmp_path_factory.mktemp("show") / "runs", "k is as long as the input"
     for task in ("digits", "text"):
-        for seed, test in ((1, 0.90), (2, 0.91), (3, 0.92)):
-            store.add(make_record("softmax", task, seed, test=test))
-            store.add(make_record("uniform", task, seed, test=test - 0.1))
-        for seed in (1, 2):
-            store.add(make_record("linformer", task, seed, test=0.8 + seed / 100, warnings=("k is as long as the input",)))
-        store.add(make_record("linformer", task, 3, status="diverged"))
-    return store.root
+        stored(folder, records_of({"softmax": (0.90, 0.91, 0.92), "uniform": (0.80, 0.81, 0.82)}, task))
+        stored(folder, records_of({"linformer": (0.81, 0.82)}, task, warnings=(doubt,)))
+        stored(folder, [make_record("linformer", task, 3, status="diverged")])
+    return folder
 
 
 def show(folder: Path, *words: str) -> int:
@@ -114,10 +113,7 @@ def test_without_records_the_error_names_the_folder_and_the_records_of_the_packa
 
 
 def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
-    store = Store(tmp_path)
-    for k in (8, 16):
-        store.add(make_record("linformer", spec_options={"k": k}))
-    records, _ = store.load()
+    records = stored(tmp_path, [make_record("linformer", spec_options={"k": k}) for k in (8, 16)])
     assert len(find("linformer", records)) == 2
     (shown,) = find("linformer k=16@digits", records)
     assert shown.row.options == {"k": 16}
@@ -157,18 +153,15 @@ def test_the_command_carries_every_kind_of_value():
     + ["$x", "x#y", "é", '"q"', " lead", "a\nb", "none", "mean", "--flag", "*", "~"],
 )
 def test_strings_reach_hydra_through_the_shell_as_they_are(text):
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    words = shlex.split(command(RunSpec("a", "t", options={"text": text})))
-    (override,) = OverridesParser.create().parse_overrides([w for w in words if w.startswith("attention.text=")])
-    assert override.value() == text
+    assert read_by_hydra(text) == text
 
 
 def test_what_looks_like_an_interpolation_is_none():
-    from omegaconf import OmegaConf
+    assert OmegaConf.create({"seed": 1, "text": read_by_hydra("${seed}")}).text == "${seed}"
 
-    words = shlex.split(command(RunSpec("a", "t", options={"text": "${seed}"})))
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (override,) = OverridesParser.create().parse_overrides([w for w in words if w.startswith("attention.text=")])
-    assert OmegaConf.create({"seed": 1, "text": override.value()}).text == "${seed}"
+def read_by_hydra(text: str) -> object:
+    """Return the value that Hydra reads of a string in a command."""
+    words = shlex.split(command(RunSpec("a", "t", options={"text": text})))
+    (override,) = OverridesParser.create().parse_overrides([word for word in words if word.startswith("attention.text=")])
+    return override.value()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record, records_of, stored
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.advise.needs import NEEDS, Answer, Need, answers
 from attn_zoo.leaderboard.advise.sentences import finding, told
 from attn_zoo.leaderboard.advise.table import NO_EVIDENCE, no_evidence, use_table
 from attn_zoo.leaderboard.table import Verdict
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import RunRecord
 from attn_zoo.registry import make_options, task_card, task_names
 from attn_zoo.terminal import COLUMNS
 
@@ -32,10 +32,8 @@ NEED = Need("A need", {("mqar", False): "keys find values", ("copying", False): 
 def runs(name: str, *scores: float, task: str = "mqar", causal: bool = False, **changes: Any) -> list[RunRecord]:
     """A record for each score, with seeds from 1 on."""
     counted = {"parameters": 1000, "flops_per_example": 100, **changes.pop("counted", {})}
-    known = {"title": task.title(), "causal": causal, **changes.pop("task_card", {})}
-    task_facts = {**make_record(task=task).task_card, **known}
-    made = {"task_card": task_facts, "counted": counted, "spec_task_options": {"causal": causal}, **changes}
-    return [make_record(name, task, seed, test=score, **made) for seed, score in enumerate(scores, 1)]
+    card = {"causal": causal, **changes.pop("card", {})}
+    return records_of({name: scores}, task, card=card, counted=counted, **{"spec_task_options": {"causal": causal}, **changes})
 
 
 def yardsticks(task: str = "mqar", *, softmax: Sequence[float] = SURE, **changes: Any) -> list[RunRecord]:
@@ -104,12 +102,11 @@ def test_softmax_is_held_against_controls_alone():
 
 
 def test_where_lower_is_better_gains_are_turned_round_and_relative():
-    card = {"metric": "perplexity", "higher_is_better": False}
     records = [
-        *runs("uniform", 20.0, 20.1, 20.2, task_card=card),
-        *runs("softmax", 10.0, 10.1, 9.9, task_card=card),
-        *runs("linformer", 11.0, 11.1, 10.9, task_card=card),
-        *runs("nystrom", 9.0, 9.1, 8.9, task_card=card),
+        *runs("uniform", 20.0, 20.1, 20.2, card=PERPLEXITY),
+        *runs("softmax", 10.0, 10.1, 9.9, card=PERPLEXITY),
+        *runs("linformer", 11.0, 11.1, 10.9, card=PERPLEXITY),
+        *runs("nystrom", 9.0, 9.1, 8.9, card=PERPLEXITY),
     ]
     worse, better = (judge(only(records), name, ACCEPT) for name in ("linformer", "nystrom"))
     assert (worse.verdict, better.verdict) == ("worse", "better")
@@ -230,7 +227,7 @@ def test_what_is_not_recorded_and_what_says_nothing_is_named():
 
 def test_short_inputs_are_no_evidence_for_long_ones():
     long = Need("Long inputs", {("mqar", False): "keys find values"}, shortest=512)
-    short, enough = (dict[str, Any](task_card={"length": length}) for length in (511, 512))
+    short, enough = (dict[str, Any](card={"length": length}) for length in (511, 512))
     found = [chosen([*yardsticks(**card), *cheap("linformer", *SURE, **card)], need=long) for card in (short, enough)]
     assert no_evidence(found[0]) == "Mqar does not count (511 tokens, and this use case begins at 512)"
     assert found[1].chosen[0].label == "linformer" and found[1].scored_at == "512"
@@ -272,9 +269,7 @@ def test_the_matrix_marks_rows_that_too_few_seeds_cannot_tell_from_the_best(thir
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    store = Store(tmp_path / "runs")
-    for record in [*BASE, *both("linformer", SURE, SURE)]:
-        store.add(record)
+    stored(tmp_path / "runs", [*BASE, *both("linformer", SURE, SURE)])
     return tmp_path
 
 

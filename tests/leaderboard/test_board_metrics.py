@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from make import make_record
@@ -23,14 +22,13 @@ SCORES = {
 }
 
 
-def records(name: str, task: str = "adding", better: float = 1.0) -> list[RunRecord]:
-    card: dict[str, Any] = dict(make_record(task=task).task_card) | {"metric": name, "problem": PROBLEMS[name], "classes": 1}
-    card["higher_is_better"] = name != "mse"
+def records(name: str) -> list[RunRecord]:
+    card = {"metric": name, "problem": PROBLEMS[name], "classes": 1, "higher_is_better": name != "mse"}
     made = []
     for attention, score in SCORES[name].items():
         for seed in (1, 2, 3):
-            test = score * better * (1 + 0.004 * seed)
-            record = make_record(attention, task, seed, test=test, task_card=card, chance=-0.0002 if name == "r2" else 0.167)
+            test = score * (1 + 0.004 * seed)
+            record = make_record(attention, "adding", seed, test=test, card=card, chance=-0.0002 if name == "r2" else 0.167)
             made.append(replace(record, scores={**record.scores, "train": test}))
     return made
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.records import Budget, RunRecord
@@ -96,8 +96,7 @@ def test_counted_training_flops_are_taken_where_there_are_some():
 
 
 def test_less_is_better_also_within_a_budget():
-    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
-    _, entries = board([run("softmax", curve=looks(0.1, 90.0, 40.0, 60.0), task_card=card)], "time")
+    _, entries = board([run("softmax", curve=looks(0.1, 90.0, 40.0, 60.0), card=PERPLEXITY)], "time")
     assert entries["softmax"].score.mean == 40.0
 
 
@@ -121,10 +120,7 @@ def test_equal_memory_takes_the_best_dial_on_validation_that_fits():
 
 
 def test_measured_budgets_of_auto_and_of_named_implementations_are_their_own_and_counted_ones_are_shared():
-    records = [
-        run("softmax", curve=SLOW, peak=5 * 2**20),
-        run("softmax", curve=FAST, peak=2**20, spec_implementation="sdpa"),
-    ]
+    records = [run("softmax", curve=SLOW, peak=5 * 2**20), run("softmax", curve=FAST, peak=2**20, spec_implementation="sdpa")]
     (table,) = tables(records)
     assert sorted(table.boards["time"].budgets.values()) == pytest.approx([3.0, 6.0])
     assert sorted(table.boards["memory"].budgets.values()) == [2**20, 5 * 2**20]

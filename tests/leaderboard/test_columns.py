@@ -8,27 +8,23 @@ import json
 import re
 
 import pytest
-from make import make_record
+from make import make_record, records_of, stored
 from page_data import text_of
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.columns import COLUMNS, Column, columns
 from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import RunRecord
 
 
 @pytest.fixture
 def records(tmp_path) -> list[RunRecord]:
     """Three contenders at three seeds, of which one failed once and one was made on another machine."""
     there = {"cpu": "Another CPU", "threads": 2, "torch": "2.15.0"}
-    made = [make_record(seed=seed, test=0.9 + seed / 100) for seed in (1, 2, 3)]
-    made += [make_record("performer", seed=seed, test=0.5 + seed / 100, environment=there) for seed in (1, 2, 3)]
-    made += [make_record("linformer", seed=seed, test=0.7) for seed in (1, 2)]
-    made += [make_record("linformer", seed=3, status="out_of_memory")]
-    for record in made:
-        Store(tmp_path).add(record)
-    return Store(tmp_path).load()[0]
+    made = records_of({"softmax": (0.91, 0.92, 0.93), "linformer": (0.7, 0.7)})
+    made += records_of({"performer": (0.51, 0.52, 0.53)}, environment=there)
+    return stored(tmp_path, [*made, make_record("linformer", seed=3, status="out_of_memory")])
 
 
 def shown(format: str, records: list[RunRecord]) -> str:

@@ -17,6 +17,7 @@ from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, heat_map, m
 from attn_zoo.plotting.theme import INK, PAPER
 
 SVG = "{http://www.w3.org/2000/svg}"
+LONG = "A task whose title is of a length that none of ours has"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_nothing_of_the_picture_reaches_over_its_edge_or_over_a_neighbour(monkey
 
     monkeypatch.setattr("attn_zoo.leaderboard.heat_picture.svg_text", keep)
     few = synthetic_records(mechanisms=12)
-    for records in (few, [make_record("linformer", "a-task", task_card=_long_card())]):
+    for records in (few, [make_record("linformer", "a-task", card={"title": LONG})]):
         heat_map_svg(heat_map(tables(records)))
         (axes,) = kept[-1].axes
         boxes = [text.get_window_extent() for text in axes.texts]
@@ -57,18 +58,13 @@ def test_nothing_of_the_picture_reaches_over_its_edge_or_over_a_neighbour(monkey
         assert across.sum() == len(flat), "no text covers another one"
 
 
-def _long_card() -> dict[str, Any]:
-    return {**make_record().task_card, "title": "A task whose title is of a length that none of ours has"}
-
-
 @pytest.mark.docs
 def test_the_same_records_make_the_same_picture(whole):
     assert heat_map_svg(heat_map(tables(list(reversed(synthetic_records()))))) == heat_map_svg(whole)
 
 
 def test_what_a_record_says_stays_text():
-    card = {**make_record().task_card, "title": "<script>alert(1)</script>"}
-    ET.fromstring(heat_map_svg(heat_map(tables([make_record("a&b<c>", task_card=card)]))))
+    ET.fromstring(heat_map_svg(heat_map(tables([make_record("a&b<c>", card={"title": "<script>alert(1)</script>"})]))))
 
 
 def luminance(colour: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record, records_of
 
 from attn_zoo.leaderboard import ordered, render, tables
 from attn_zoo.leaderboard.averages import averages, interquartile_mean
@@ -65,12 +65,7 @@ def test_a_score_that_is_no_number_is_a_failure():
 
 
 def grid(**cells: Mapping[str, tuple[float, ...]]) -> list[RunRecord]:
-    return [
-        make_record(name, task, seed, test=test)
-        for task, rows in cells.items()
-        for name, tests in rows.items()
-        for seed, test in enumerate(tests, start=1)
-    ]
+    return [record for task, rows in cells.items() for record in records_of(rows, task)]
 
 
 FULL = {
@@ -131,8 +126,7 @@ def test_rows_of_an_overview_are_in_the_order_of_their_averages():
 
 
 def test_only_shares_are_averaged():
-    card = dict(make_record(task="novels").task_card) | {"metric": "perplexity", "higher_is_better": False}
-    novels = [make_record(name, "novels", seed, test=30.0, task_card=card) for name in ("softmax", "uniform") for seed in (1, 2)]
+    novels = records_of({"softmax": (30.0, 30.0), "uniform": (30.0, 30.0)}, "novels", card=PERPLEXITY)
     made = tables(grid(**FULL) + novels)
     assert averages(made).rows["softmax"].mean == pytest.approx(0.65)
     assert "The average leaves out Novels." in render(made, "github", overview=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import make_record
+from make import make_record, records_of, stored
 
 from attn_zoo.cli.leaderboard import budgets
 from attn_zoo.cli.main import main
@@ -28,12 +28,13 @@ def cost(flops: int, seconds: float, peak: float, parameters: int = 10) -> dict[
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    store = Store(tmp_path)
-    for seed in (1, 2, 3):
-        store.add(make_record("softmax", seed=seed, test=0.9 + seed / 1000, **cost(300, 30.0, 3e6)))
-        store.add(make_record("linformer", seed=seed, test=0.8 + seed / 1000, **cost(100, 20.0, 2e6)))
-        store.add(make_record("performer", seed=seed, test=0.7 + seed / 1000, **cost(200, 10.0, 1e6, 5)))
-        store.add(make_record("none", seed=seed, test=0.1, **cost(10, 1.0, 1e5)))
+    rows = {
+        "softmax": ((0.901, 0.902, 0.903), cost(300, 30.0, 3e6)),
+        "linformer": ((0.801, 0.802, 0.803), cost(100, 20.0, 2e6)),
+        "performer": ((0.701, 0.702, 0.703), cost(200, 10.0, 1e6, 5)),
+        "none": ((0.1, 0.1, 0.1), cost(10, 1.0, 1e5)),
+    }
+    stored(tmp_path, [record for name, (scores, costs) in rows.items() for record in records_of({name: scores}, **costs)])
     return tmp_path
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from make import make_record
+from make import make_record, until_criterion
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.statistics import median_time, steps_to_90, successes
@@ -70,17 +70,7 @@ def test_a_row_that_mostly_needs_more_than_the_cap():
 
 
 def test_a_table_until_the_criterion_says_whether_and_how_soon_each_row_learns():
-    def records(attention: str, soon: list[int | None]) -> list[RunRecord]:
-        until = Budget(schedule="constant", until="criterion", ceiling=1.0)
-        made = []
-        for seed, step in enumerate(soon, 1):
-            reached = {"90": None if step is None else {"steps": step, "seconds": 1.0}}
-            stopped = "cap" if step is None else "criterion"
-            curve = ({"step": 2400 if step is None else step + 100, "train_seconds": 9.0, "train_loss": 0.1, "valid": 0.5},)
-            made.append(make_record(attention, seed=seed, spec_budget=until, stopped=stopped, reached=reached, curve=curve))
-        return made
-
-    (table,) = tables([*records("softmax", [150, 150, 200, 200, 250]), *records("linear", [600, None, None])])
+    (table,) = tables([*until_criterion("softmax", [150, 150, 200, 200, 250]), *until_criterion("linear", [600, None, None])])
     said = {row.attention: (str(row.learned), str(row.steps_to_90)) for row in table.rows}
     assert said == {"softmax": ("5 of 5 (48 to 100 %)", "200 (150 to ?)"), "linear": ("1 of 3 (1 to 91 %)", "> 2,400")}
     text = render([table], "github")

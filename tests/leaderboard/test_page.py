@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from make import make_record
+from make import make_record, records_of, stored
 from page_data import data_of, text_of
 from synthetic import synthetic_records
 
@@ -47,12 +47,10 @@ class Seen(HTMLParser):
 
 def some(folder: Path, **changes) -> list[RunRecord]:
     """Three rows of three seeds on two tasks, in a folder, as read from there."""
-    store = Store(folder)
-    for task in ("digits", "listops"):
-        for name, score in (("softmax", 0.9), ("linformer", 0.8), ("uniform", 0.5)):
-            for seed in (1, 2, 3):
-                store.add(make_record(name, task, seed, test=score + seed / 200, **changes))
-    return store.load()[0]
+    scores = {
+        name: [score + seed / 200 for seed in (1, 2, 3)] for name, score in (("softmax", 0.9), ("linformer", 0.8), ("uniform", 0.5))
+    }
+    return stored(folder, [record for task in ("digits", "listops") for record in records_of(scores, task, **changes)])
 
 
 def page(records: list[RunRecord], damaged: Sequence[Damaged] = (), **options) -> str:
@@ -98,13 +96,12 @@ def test_only_the_library_and_the_script_of_the_page_are_allowed_to_run(tmp_path
 
 def test_text_of_a_record_is_data_alone(tmp_path, plain):
     hostile = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
-    card = {**make_record().task_card, "title": f"Task {hostile}", "summary": hostile, "licence": hostile, "source": hostile}
-    store = Store(tmp_path)
+    card = {"title": f"Task {hostile}", "summary": hostile, "licence": hostile, "source": hostile}
     attention = {"name": "softmax", "title": hostile, "paper": hostile, "control": False}
-    store.add(make_record(status="failed", reason=hostile, task_card=card, attention_card=attention, warnings=(hostile,)))
+    failed = make_record(status="failed", reason=hostile, card=card, attention_card=attention, warnings=(hostile,))
     changed: dict[str, Any] = {"spec_options": {hostile: hostile}, "environment": {"cpu": hostile, "command": hostile}}
-    store.add(make_record(seed=2, task_card=card, **changed))
-    records = [replace(record, source=f"{hostile}{number}.json") for number, record in enumerate(store.load()[0])]
+    read = stored(tmp_path, [failed, make_record(seed=2, card=card, **changed)])
+    records = [replace(record, source=f"{hostile}{number}.json") for number, record in enumerate(read)]
     text = page(records, records_at="here/")
     seen = Seen(text)
     assert seen.elements["script"] == 3 and seen.elements["img"] == 0
@@ -138,10 +135,7 @@ def test_the_details_hold_all_that_is_known_of_a_row(tmp_path, plain):
 
 
 def test_the_first_table_is_the_heat_map(tmp_path, plain):
-    store = Store(tmp_path)
-    for record in synthetic_records(mechanisms=12, tasks=8):
-        store.add(record)
-    records, _ = store.load()
+    records = stored(tmp_path, synthetic_records(mechanisms=12, tasks=8))
     made = tables(records)
     (flops,) = recorded_columns(made)
     found = heat_map(made)
@@ -161,10 +155,8 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
 
 
 def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
-    store = Store(tmp_path)
-    store.add(make_record("softmax"))
-    store.add(make_record("performer", status="out_of_memory", reason="16 GiB were not enough"))
-    text = page(store.load()[0])
+    failed = make_record("performer", status="out_of_memory", reason="16 GiB were not enough")
+    text = page(stored(tmp_path, [make_record("softmax"), failed]))
     row = row_of(text, "performer")
     assert row["score"] == ["out of memory", None] and "16 GiB were not enough" in dict(row["details"])["failure"]
     assert ["runs", "2, 1 out of memory"] in set_of(text)["summary"]

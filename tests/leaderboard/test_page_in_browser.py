@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from browser import Page, browser, installed, ready
-from make import make_record
+from make import make_record, records_of, stored
 
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heatmap import SHADES
 from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
-from attn_zoo.records import Store
+from attn_zoo.records import RunRecord
 
 HOSTILE = '</td><script>window.owned = true</script><img src="https://example.invalid/x" onerror="window.owned = true">'
 COUNT = "document.querySelector('#tools output').textContent"
@@ -24,19 +24,19 @@ COUNT = "document.querySelector('#tools output').textContent"
 def file(tmp_path_factory) -> Path:
     """A page beside its records: three contenders, one that failed, and a control, on two tasks."""
     folder = tmp_path_factory.mktemp("site")
-    store = Store(folder / "runs")
+    made = []
     for task in ("digits", "listops"):
         for place, (name, score) in enumerate({"softmax": 0.9, "linformer": 0.8, "performer": 0.85, "uniform": 0.5}.items()):
             counted = {"parameters": 90_000 - 10_000 * place, "flops_per_example": 2_000_000 + place}
             kind = "sdpa" if name == "softmax" else "eager"
             for seed in (1, 2, 3):
-                made = make_record(name, task, seed, test=score + seed / 200, counted=counted, spec_implementation=kind)
-                store.add(made)
-        store.add(make_record("reformer", task, status="failed", reason=HOSTILE, counted={}))
-    records, _ = store.load()
-    made = folder / "page.html"
-    made.write_text(html_page([ResultSet(tables(records), records, records_at=records_from(made, store.root))]), encoding="utf-8")
-    return made
+                test = score + seed / 200
+                made.append(make_record(name, task, seed, test=test, counted=counted, spec_implementation=kind))
+        made.append(make_record("reformer", task, status="failed", reason=HOSTILE, counted={}))
+    records, file = stored(folder / "runs", made), folder / "page.html"
+    results = ResultSet(tables(records), records, records_at=records_from(file, folder / "runs"))
+    file.write_text(html_page([results]), encoding="utf-8")
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,32 @@ def page(window: Page, file: Path):
     window.requests.clear()
     window.complaints.clear()
     window.size(1300, 900)
-    window.open(file)
-    ready(window)
+    opened(window, file)
     yield window
     loaded = {request for request in window.requests if not request.startswith(("about:", "data:"))}
     assert {request.partition("#")[0] for request in loaded} == {file.as_uri()}, "the page asks for itself and nothing else"
     assert window.complaints == []
     assert window.evaluate("window.owned") is None, "a record's text was run as a script"
+
+
+def opened(window: Page, file: Path, link: str = "") -> None:
+    """Open a page, and wait until its script has built it."""
+    window.open(file, link)
+    ready(window)
+
+
+def show(window: Page, folder: Path, sets: dict[str, list[RunRecord]], pages: dict[str, str] | None = None) -> Path:
+    """Write a page of sets of records, open it, and return its file."""
+    results = []
+    for name, records in sets.items():
+        named = [replace(record, source=f"{number}.json") for number, record in enumerate(records)]
+        results.append(ResultSet(tables(named), named, name))
+    file = folder / "page.html"
+    file.write_text(html_page(results, pages=pages), encoding="utf-8")
+    window.size(1300, 900)
+    window.complaints.clear()
+    opened(window, file)
+    return file
 
 
 def order(page: Page) -> list[str]:
@@ -140,8 +159,7 @@ def test_a_link_leads_to_the_same_view(page, file):
     page.click("input[name='column trials'], input[name='column seeds']")
     before, link = order(page), page.evaluate("location.hash")
     assert len(before) == 3
-    page.open(file, link)
-    ready(page)
+    opened(page, file, link)
     assert order(page) == before and page.evaluate("document.querySelector('select[name=task]').value") == "Listops"
     assert page.evaluate(f"document.querySelector({json.dumps(head('seeds'))})?.offsetHeight > 0") is False
     assert page.evaluate("location.hash") == link
@@ -152,8 +170,7 @@ def test_a_link_keeps_every_heading_by_which_rows_are_sorted(page, file):
     sorters = f"{table}.getSorters().map(({{ field, dir }}) => [field, dir])"
     page.evaluate(f"{table}.setSort([{{ column: 'score', dir: 'asc' }}, {{ column: 'task', dir: 'desc' }}])")
     before, shown = page.evaluate(sorters), order(page)
-    page.open(file, page.evaluate("location.hash"))
-    ready(page)
+    opened(page, file, page.evaluate("location.hash"))
     assert page.evaluate(sorters) == before == [["score", "asc"], ["task", "desc"]] and order(page) == shown
 
 
@@ -167,8 +184,7 @@ def test_a_cell_of_the_heat_map_opens_its_row_and_escape_leads_back(page, file):
     link = page.evaluate("location.hash")
     page.press("Escape")
     assert page.evaluate("document.querySelector('dialog').open") is False
-    page.open(file, link)
-    ready(page)
+    opened(page, file, link)
     assert page.evaluate("document.querySelector('dialog h3').innerText").startswith("linformer on Digits"), (
         "the link opens the row"
     )
@@ -196,8 +212,7 @@ def test_plots_change_with_their_cost(page):
 @pytest.mark.parametrize("width", [320, 400, 768, 1300])
 def test_no_width_makes_the_whole_page_scroll_sideways(page, file, width):
     page.size(width, 800)
-    page.open(file)
-    ready(page)
+    opened(page, file)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("#rows .tabulator-row .tabulator-cell")
     assert page.evaluate("document.querySelector('dialog').getBoundingClientRect().width") <= width
@@ -209,8 +224,7 @@ def test_the_dark_is_dark(page, file):
 
     light = colours()
     page.size(1300, 900, scheme="dark")
-    page.open(file)
-    ready(page)
+    opened(page, file)
     assert light == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"] and colours() == ["rgb(20, 23, 28)", "rgb(238, 241, 245)"]
     deepest = page.evaluate("getComputedStyle(document.querySelector('#heat .h8')).backgroundColor")
     assert deepest == f"rgb({', '.join(str(int(SHADES[-1][at : at + 2], 16)) for at in (1, 3, 5))})"
@@ -219,17 +233,9 @@ def test_the_dark_is_dark(page, file):
 
 
 def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_path):
-    sets = []
-    for name, task in (("first", "digits"), ("second", "listops")):
-        runs = [make_record(row, task, seed, test=0.8 + seed / 200) for row in ("softmax", "uniform") for seed in (1, 2)]
-        records = [replace(record, source=f"{number}.json") for number, record in enumerate(runs)]
-        sets.append(ResultSet(tables(records), records, name))
-    file = tmp_path / "several.html"
-    file.write_text(html_page(sets, pages={"home": "index.html"}), encoding="utf-8")
-    window.size(1300, 900)
-    window.complaints.clear()
-    window.open(file)
-    ready(window)
+    scores = dict.fromkeys(("softmax", "uniform"), (0.805, 0.81))
+    sets = {name: records_of(scores, task) for name, task in (("first", "digits"), ("second", "listops"))}
+    file = show(window, tmp_path, sets, pages={"home": "index.html"})
     assert window.evaluate(COUNT) == "2 of 4 rows"
     assert window.evaluate("document.querySelector('#home').getAttribute('href')") == "index.html"
     choose(window, "#sets select", "second")
@@ -238,14 +244,11 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
     assert window.evaluate("[...document.querySelectorAll('select[name=task] option')].map(o => o.value)") == ["", "Listops"]
     choose(window, "select[name=set]", "")
     assert window.evaluate(COUNT) == "4 of 4 rows"
-    window.open(file, window.evaluate("location.hash"))
-    ready(window)
+    opened(window, file, window.evaluate("location.hash"))
     assert window.evaluate(COUNT) == "4 of 4 rows" and window.evaluate("document.querySelector('#sets select').value") == "second"
     window.click("#rows .tabulator-row .tabulator-cell")
     assert window.evaluate("document.querySelector('dialog').open") is True
-    link = window.evaluate("location.hash")
-    window.open(file, link)
-    ready(window)
+    opened(window, file, window.evaluate("location.hash"))
     assert "Digits" in window.evaluate("document.querySelector('dialog[open] h3').innerText"), "a row of the other set is opened"
     assert window.complaints == []
 
@@ -253,12 +256,7 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
 def test_costs_of_the_heat_map_are_sorted_by_thousands(window, tmp_path):
     counts = {"softmax": 1_000, "linear": 2_000, "performer": 1_500_000}
     records = [make_record(name, counted={"flops_per_example": count}) for name, count in counts.items()]
-    records = [replace(record, source=f"{number}.json") for number, record in enumerate(records)]
-    file = tmp_path / "costs.html"
-    file.write_text(html_page([ResultSet(tables(records), records)]), encoding="utf-8")
-    window.size(1300, 900)
-    window.open(file)
-    ready(window)
+    show(window, tmp_path, {"": records})
     window.click("#heat .tabulator-col[tabulator-field='beside.0'] button")
     shown = "[...document.querySelectorAll(`#heat .tabulator-cell[tabulator-field='beside.0']`)].map(cell => cell.innerText)"
     assert [text for text in window.evaluate(shown) if text] in (["1×", "2×", "1,500×"], ["1,500×", "2×", "1×"])
@@ -273,12 +271,7 @@ def settings(window: Page, tmp_path: Path) -> Page:
             scores = {"test": test, "valid": valid, "test: 1.5 x": test - 0.1}
             counted = {"parameters": 1000, "flops_per_example": flops}
             records.append(make_record("linformer", seed=seed, scores=scores, counted=counted, spec_options={"dial": dial}))
-    records = [replace(record, source=f"{number}.json") for number, record in enumerate(records)]
-    file = tmp_path / "settings.html"
-    file.write_text(html_page([ResultSet(tables(records), records)]), encoding="utf-8")
-    window.size(1300, 900)
-    window.open(file)
-    ready(window)
+    show(window, tmp_path, {"": records})
     return window
 
 
@@ -321,7 +314,6 @@ def test_ten_thousand_records_make_a_page_below_two_megabytes_that_builds_the_ro
     file.write_text(html_page([ResultSet(tables(records), records, records_at="runs/")]), encoding="utf-8")
     assert file.stat().st_size < 2e6
     window.size(1300, 900)
-    window.open(file)
-    ready(window)
+    opened(window, file)
     assert window.evaluate(COUNT) == "3334 of 3334 rows"
     assert window.evaluate("document.querySelectorAll('#rows .tabulator-row').length") < 200, "rows out of sight are not built"

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record, records_of, stored
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.separation import groups_apart, separates
 from attn_zoo.leaderboard.table import Table
-from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import task_card
 from attn_zoo.runner.facts import task_facts
 
@@ -30,24 +29,15 @@ SEPARATING = {
 }
 
 
-def records(scores: Mapping[str, tuple[float, ...]], task: str = "digits", **changes) -> list[RunRecord]:
-    return [
-        make_record(name, task, seed, test=score, **changes)
-        for name, by_seed in scores.items()
-        for seed, score in enumerate(by_seed, start=1)
-    ]
-
-
 def table(scores: Mapping[str, tuple[float, ...]], **changes) -> Table:
-    (made,) = tables(records(scores, **changes))
+    (made,) = tables(records_of(scores, **changes))
     return made
 
 
 def test_a_card_names_the_mechanism_that_solves_its_task(tmp_path, capsys):
     scores = dict.fromkeys(("softmax", "none", "uniform"), (0.52, 0.51, 0.52))
     scores |= {"delta_rule": (1.0, 0.99, 1.0), "linear": (0.7, 0.71, 0.7)}
-    for record in records(scores, task="state_words"):
-        Store(tmp_path).add(record)
+    stored(tmp_path, records_of(scores, task="state_words"))
     verdicts = {}
     for row in ("", "softmax"):
         assert main(["leaderboard", "--records", str(tmp_path), "--format", "json", "--separation", *([row] if row else [])]) == 0
@@ -60,12 +50,11 @@ def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path
     distant = {"softmax": 0.99, "linear": 0.7, "uniform": 0.25}
     card = {"distant": task_facts(task_card("flip_flop"), None, None)["distant"]}
     made = []
-    for record in records(dict.fromkeys(distant, (0.9, 0.91, 0.9)), task="flip_flop"):
+    for record in records_of(dict.fromkeys(distant, (0.9, 0.91, 0.9)), task="flip_flop"):
         sparse = distant[record.spec.attention] + record.spec.seed / 1000
         scores = {**record.scores, "test: sparse": sparse, "test: dense": 0.5}
         made.append(replace(record, scores=scores, task_card={**record.task_card, **card}))
-        Store(tmp_path).add(made[-1])
-    (found,) = tables(made)
+    (found,) = tables(stored(tmp_path, made))
     scored = {row.attention: row.test.mean for row in found.rows if row.test}
     assert scored == pytest.approx({name: score + 0.002 for name, score in distant.items()})
     assert {name: round(part.mean, 2) for name, part in found.rows[0].parts.items()} == {"whole": 0.9, "dense": 0.5}
@@ -99,11 +88,11 @@ def test_a_task_on_which_a_control_is_better_does_not_separate():
 
 
 def test_rows_with_failed_or_missing_seeds_are_left_out():
-    lacking = records(SEPARATING | {"performer": (0.6, 0.61), "longformer": (0.6, 0.61, 0.6)})
+    lacking = records_of(SEPARATING | {"performer": (0.6, 0.61), "longformer": (0.6, 0.61, 0.6)})
     (made,) = tables([*lacking, make_record("linformer", seed=4, status="diverged")])
     found = separates(made)
     assert set(found.left_out) == {"performer", "linformer"} and found.pairs == 6 and found.separates
-    (made,) = tables([*records(SEPARATING), make_record("softmax", seed=4, status="diverged")])
+    (made,) = tables([*records_of(SEPARATING), make_record("softmax", seed=4, status="diverged")])
     assert separates(made).reasons == ("softmax and a control do not have 3 seeds without a failed seed",)
 
 
@@ -123,14 +112,13 @@ def test_without_softmax_or_a_control_nothing_can_be_said(gone):
 
 
 def test_of_a_metric_of_which_less_is_better_the_lead_is_relative_to_the_control():
-    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
     scores = {"softmax": (8.0, 8.1, 8.0), "linformer": (9.0, 9.1, 9.0), "uniform": (18.9, 19.0, 18.9)}
-    found = separates(table(scores, task_card=card))
+    found = separates(table(scores, card=PERPLEXITY))
     assert found.separates and found.reasons[0].startswith("softmax minus uniform is -10.9 ±")
     assert [group[0] for group in found.groups] == ["softmax", "linformer", "uniform"]
-    near = separates(table(scores | {"softmax": (14.0, 14.1, 14.0)}, task_card=card))
+    near = separates(table(scores | {"softmax": (14.0, 14.1, 14.0)}, card=PERPLEXITY))
     assert not near.separates and "must lie below -5.68" in near.reasons[0]
-    above = separates(table(scores | {"softmax": (24.0, 24.1, 24.0)}, task_card=card))
+    above = separates(table(scores | {"softmax": (24.0, 24.1, 24.0)}, card=PERPLEXITY))
     assert above.reasons[0].startswith("the control uniform is significantly better")
 
 
@@ -158,9 +146,8 @@ def test_groups_are_as_many_as_the_longest_chain_and_each_stands_apart_from_the_
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    store = Store(tmp_path)
-    for record in [*records(SEPARATING), *records({"softmax": (0.5, 0.52, 0.5), "uniform": (0.5, 0.5, 0.51)}, "listops")]:
-        store.add(record)
+    close = {"softmax": (0.5, 0.52, 0.5), "uniform": (0.5, 0.5, 0.51)}
+    stored(tmp_path, [*records_of(SEPARATING), *records_of(close, "listops")])
     return tmp_path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, records_of
 
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.heatmap import heat_map, unshaded
@@ -13,11 +13,8 @@ from attn_zoo.leaderboard.heatmap import heat_map, unshaded
 
 def table_of(scores: Mapping[str, float | tuple[float, ...]], **changes) -> Table:
     """A table of rows with these scores, one a seed."""
-    records = []
-    for name, found in scores.items():
-        for seed, test in enumerate(found if isinstance(found, tuple) else (found,), start=1):
-            records.append(make_record(name, seed=seed, test=test, **changes))
-    (table,) = tables(records)
+    rows = {name: found if isinstance(found, tuple) else (found,) for name, found in scores.items()}
+    (table,) = tables(records_of(rows, **changes))
     return table
 
 
@@ -38,8 +35,7 @@ def test_chance_is_no_lower_end():
 
 
 def test_lower_is_better_turns_the_scale_round():
-    card = {**make_record().task_card, "metric": "perplexity", "higher_is_better": False}
-    table = table_of({"softmax": 8.0, "linformer": 13.0, "performer": 20.0, "uniform": 18.0, "none": 30.0}, task_card=card)
+    table = table_of({"softmax": 8.0, "linformer": 13.0, "performer": 20.0, "uniform": 18.0, "none": 30.0}, card=PERPLEXITY)
     assert shades(table) == pytest.approx({"softmax": 1.0, "linformer": 0.5, "performer": 0.0, "uniform": 0.0, "none": 0.0})
 
 
@@ -47,6 +43,7 @@ def test_without_a_control_or_with_one_that_is_not_beaten_nothing_is_shaded():
     for scores, why in (
         ({"softmax": 0.9, "linformer": 0.6}, "no control was run"),
         ({"softmax": 0.9, "linformer": 0.6, "uniform": 0.95}, "better than the control uniform"),
+        ({"softmax": 0.975, "linformer": 0.9, "uniform": 0.969}, "no mechanism is better than the control uniform by a point"),
         ({"uniform": 0.9}, "no mechanism has a score"),
     ):
         table = table_of(scores)
@@ -58,10 +55,7 @@ def test_what_noise_explains_is_not_shaded():
     assert "no better than the best control, uniform" in (unshaded(noisy, noisy.rows) or "") and shades(noisy) == {}
     clear = table_of({"softmax": (0.70, 0.71, 0.72), "uniform": (0.55, 0.55, 0.55)})
     assert unshaded(clear, clear.rows) is None and shades(clear)["softmax"] == 1.0
-    turned = table_of(
-        {"softmax": (5.0, 5.1, 5.2), "uniform": (9.0, 9.0, 9.0)},
-        task_card={**make_record().task_card, "metric": "perplexity", "higher_is_better": False},
-    )
+    turned = table_of({"softmax": (5.0, 5.1, 5.2), "uniform": (9.0, 9.0, 9.0)}, card=PERPLEXITY)
     assert unshaded(turned, turned.rows) is None
 
 

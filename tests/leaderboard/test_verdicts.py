@@ -6,28 +6,17 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from make import make_record
+from make import PERPLEXITY, make_record, records_of, until_criterion
 from scipy import stats
 
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.metrics import verdict_sentence
 from attn_zoo.leaderboard.table import Table
-from attn_zoo.records import Budget, RunRecord
-
-SEEDS = (1, 2, 3, 4, 5)
-
-
-def records_of(scores, **changes):
-    return [
-        make_record(name, seed=seed, test=score, **changes)
-        for name, by_seed in scores.items()
-        for seed, score in zip(SEEDS, by_seed, strict=False)
-    ]
-
+from attn_zoo.records import RunRecord
 
 CLEAR = {
     "softmax": (0.90, 0.91, 0.92, 0.90, 0.91),
@@ -58,7 +47,7 @@ def test_one_row_is_best_and_others_are_compared_with_it():
 
 
 def test_every_row_is_compared_with_the_best_softmax_and_the_best_control_by_welch_with_holms_correction():
-    (table,) = tables(records_of({"linear": (0.97, 0.95, 0.96)} | CLEAR, data={"test": {"examples": 1000, "digest": "0"}}))
+    (table,) = tables(records_of({"linear": (0.97, 0.95, 0.96), **CLEAR}, data={"test": {"examples": 1000, "digest": "0"}}))
     rows = {row.label: row for row in table.rows}
     contenders = ["linear", "softmax", "linformer", "performer", "reformer"]
     pairs = [(c.row, c.against) for c in table.judgement.comparisons]
@@ -94,11 +83,10 @@ def test_rows_of_auto_and_of_eager_have_names_of_their_own():
 
 
 def test_verdicts_on_a_metric_of_which_less_is_better():
-    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
-    (table,) = tables(records_of({name: [100 * v for v in values] for name, values in CLEAR.items()}, task_card=card))
+    (table,) = tables(records_of({name: [100 * v for v in values] for name, values in CLEAR.items()}, card=PERPLEXITY))
     assert verdicts(table) == dict.fromkeys(("reformer", "performer", "linformer", "softmax"), "no better than the best control")
     low = {name: [100 * (1 - v) for v in values] for name, values in CLEAR.items()}
-    (table,) = tables(records_of(low, task_card=card))
+    (table,) = tables(records_of(low, card=PERPLEXITY))
     assert verdicts(table)["softmax"] == "best" and verdicts(table)["performer"] == "worse"
     assert all(row.against_best is None or row.against_best.difference.mean > 0 for row in table.rows if row.verdict)
 
@@ -156,10 +144,9 @@ def test_a_difference_below_one_point_does_not_count_whatever_the_test_says():
     (table,) = tables(records_of(near, data={"test": {"examples": 10_000_000, "digest": "0"}}))
     found = table.rows[1].against_best
     assert found and found.p < 0.05 and table.rows[1].verdict == "not distinguishable from the best"
-    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
     for value, word in ((8.07, "not distinguishable from the best"), (8.2, "worse")):
         scores = {"softmax": (8.0, 8.001, 8.002), "linformer": (value, value + 0.001, value + 0.002)}
-        (table,) = tables(records_of(scores, task_card=card))
+        (table,) = tables(records_of(scores, card=PERPLEXITY))
         assert verdicts(table) == {"softmax": "best", "linformer": word}
 
 
@@ -219,7 +206,11 @@ def test_a_row_that_succeeds_at_some_seeds_only_is_not_called_one_without_succes
 
 def test_a_row_with_flat_losses_at_the_level_of_the_controls_is_not_trained():
     records = records_of(CLEAR | {"longformer": (0.30, 0.31, 0.30, 0.29, 0.30)})
-    flat = [record if record.spec.attention not in ("longformer", "reformer") else with_flat_loss(record) for record in records]
+    curve = ({"step": 10, "train_seconds": 1.5, "train_loss": 0.5, "valid": 0.3},)
+    flat = [
+        replace(record, stopped="cap", flat=True, curve=curve) if record.spec.attention in ("longformer", "reformer") else record
+        for record in records
+    ]
     (table,) = tables(flat)
     assert verdicts(table)["longformer"] == "not trained"
     assert verdicts(table)["reformer"] == "worse", "its validation is 12 points above the best control's"
@@ -227,31 +218,10 @@ def test_a_row_with_flat_losses_at_the_level_of_the_controls_is_not_trained():
     assert verdicts(table)["longformer"] == "no better than the best control", "the loss fell at a seed"
 
 
-def with_flat_loss(record: RunRecord) -> RunRecord:
-    return make_record(
-        record.spec.attention, seed=record.spec.seed, test=record.scores["test"], stopped="cap", flat=True, **UNTIL_CAP
-    )
-
-
-UNTIL_CAP: dict[str, Any] = {"curve": ({"step": 10, "train_seconds": 1.5, "train_loss": 0.5, "valid": 0.3},)}
-
-
-def until_criterion(steps: Mapping[str, Sequence[int | None]]) -> list[RunRecord]:
-    """Records of runs until a criterion; ``None`` for a run that ended at the cap, at 60 %."""
-    made = []
-    for name, soon in steps.items():
-        for seed, step in enumerate(soon, 1):
-            budget = Budget(schedule="constant", until="criterion", ceiling=1.0, evaluate_every=50)
-            reached = {"90": None if step is None else {"steps": step, "seconds": 1.0}}
-            curve = ({"step": 2400 if step is None else step + 100, "train_seconds": 9.0, "train_loss": 0.1, "valid": 0.5},)
-            test = (0.6 if step is None else 0.99 + 0.002 * seed) if name != "uniform" else 0.2
-            stopped = "cap" if step is None else "criterion"
-            made.append(
-                make_record(
-                    name, seed=seed, test=test, spec_budget=budget, stopped=stopped, reached=reached, curve=curve, flat=False
-                )
-            )
-    return made
+def learned(steps: Mapping[str, Sequence[int | None]]) -> list[RunRecord]:
+    """Records of runs until a criterion, by attention."""
+    at_cap = {name: 0.2 if name == "uniform" else 0.6 for name in steps}
+    return [record for name, soon in steps.items() for record in until_criterion(name, soon, at_cap=at_cap[name], flat=False)]
 
 
 def test_rows_that_reached_the_criterion_at_all_seeds_are_compared_by_the_logarithm_of_their_steps():
@@ -262,7 +232,7 @@ def test_rows_that_reached_the_criterion_at_all_seeds_are_compared_by_the_logari
         "performer": (900, None, None, None, None),
         "uniform": (None,) * 5,
     }
-    (table,) = tables(until_criterion(steps))
+    (table,) = tables(learned(steps))
     assert [row.label for row in table.rows] == ["softmax", "nystrom", "linear", "performer", "uniform"], "the soonest first"
     rows = {row.label: row for row in table.rows}
     assert verdicts(table) == {
@@ -292,9 +262,7 @@ def test_rows_that_reached_the_criterion_at_all_seeds_are_compared_by_the_logari
 
 
 def test_equal_steps_are_no_surer_than_one_interval_of_validation():
-    (table,) = tables(
-        until_criterion({"softmax": (100,) * 3, "linear": (150,) * 3, "nystrom": (2000,) * 3, "uniform": (None,) * 3})
-    )
+    (table,) = tables(learned({"softmax": (100,) * 3, "linear": (150,) * 3, "nystrom": (2000,) * 3, "uniform": (None,) * 3}))
     assert verdicts(table)["linear"] == "not distinguishable from the best" and verdicts(table)["nystrom"] == "worse"
 
 

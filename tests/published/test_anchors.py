@@ -57,8 +57,7 @@ def test_the_table_has_a_line_for_every_anchor():
 
 
 @pytest.mark.parametrize(
-    ("attention", "told"),
-    [("softmax", "anchor: 64.27 % on LRA Text (Tay et al. 2020"), ("topk", "anchor: none found; looked in")],
+    ("attention", "told"), [("softmax", "anchor: 64.27 % on LRA Text (Tay et al. 2020"), ("topk", "anchor: none found; looked in")]
 )
 def test_the_line_of_an_anchor_has_its_score_and_source_or_where_we_looked(attention, told):
     found = anchor(attention, False)

@@ -9,18 +9,18 @@ import re
 from dataclasses import replace
 
 import pytest
-from make import make_record
+from make import make_record, stored
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.literature import facts
 from attn_zoo.leaderboard.literature_text import render_published
-from attn_zoo.records import Budget, RunRecord, Store
+from attn_zoo.records import Budget, RunRecord
 
 
 def listops(attention: str, seed: int, test: float, **options) -> RunRecord:
-    record = make_record(attention, "listops", seed, test=test, spec_options=options)
-    return replace(record, task_card={**record.task_card, "title": "ListOps", "length": 256, "data": "generated"})
+    card = {"title": "ListOps", "length": 256, "data": "generated"}
+    return make_record(attention, "listops", seed, test=test, card=card, spec_options=options)
 
 
 def rows(softmax: list[float], performer: list[float]) -> list[RunRecord]:
@@ -48,8 +48,7 @@ def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_published_score_of_the_other_direction_says_so(causal):
-    card = {**make_record(task="mqar").task_card, "causal": causal}
-    text = render_published(tables([make_record("softmax", "mqar", task_card=card)]), "github")
+    text = render_published(tables([make_record("softmax", "mqar", card={"causal": causal})]), "github")
     differs = re.search(r"\| +direction +\| +bidirectional +\| +causal +\| +causal +\|", text)
     assert "94.1" in text and bool(differs) != causal
 
@@ -93,8 +92,7 @@ def test_a_task_nobody_published_is_said():
 
 
 def test_the_leaderboard_shows_it_on_request(tmp_path, capsys):
-    for record in rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]):
-        Store(tmp_path).add(record)
+    stored(tmp_path, rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]))
     words = ["leaderboard", "--published", "--records", str(tmp_path)]
     assert main([*words, "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("task,attention,who,model,printed")

@@ -8,17 +8,7 @@ from decimal import Decimal
 import pytest
 
 from attn_zoo import registry
-from attn_zoo.published import (
-    SCORE,
-    Average,
-    Facts,
-    averages,
-    figures,
-    phrases,
-    protocol_difference,
-    published_for,
-    sources,
-)
+from attn_zoo.published import SCORE, Average, Facts, averages, figures, phrases, protocol_difference, published_for, sources
 
 LRA_TASKS = ("listops", "text", "retrieval", "pixels", "pathfinder")
 

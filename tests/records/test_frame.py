@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from make import make_record
+from make import make_record, records_of, stored
 
-from attn_zoo.records import Budget, Store, Tuning, frame
+from attn_zoo.records import Budget, Tuning, frame
 
 
 def test_a_run_is_a_line_and_a_fact_a_column():
@@ -33,11 +33,9 @@ def test_runs_until_a_criterion_have_how_soon_they_reached_it():
 def test_a_folder_and_a_packed_file_give_equal_frames(tmp_path):
     from attn_zoo.records.files import pack
 
-    store = Store(tmp_path / "runs")
-    for seed in (1, 2):
-        store.add(make_record(seed=seed))
+    records = stored(tmp_path / "runs", [make_record(seed=seed) for seed in (1, 2)])
     (tmp_path / "runs" / "cut.json").write_text("{", encoding="utf-8")
-    pack(store.load()[0], tmp_path / "runs.jsonl.xz")
+    pack(records, tmp_path / "runs.jsonl.xz")
     assert frame(tmp_path / "runs").equals(frame(str(tmp_path / "runs.jsonl.xz")))
     assert frame(tmp_path / "nowhere").height == 0 and "attention" in frame([]).columns
 
@@ -59,8 +57,7 @@ def test_trials_and_text_that_is_not_unicode_are_kept():
 
 
 def test_the_documented_example_runs(tmp_path):
-    for name, test in (("softmax", 0.8), ("linformer", 0.6)):
-        Store(tmp_path).add(make_record(name, test=test))
+    stored(tmp_path, records_of({"softmax": (0.8,), "linformer": (0.6,)}))
     runs = frame(tmp_path).filter(status="done", task="digits")
     means = runs.group_by("attention").agg(pl.col("test").mean()).sort("attention")
     assert means.to_dicts() == [{"attention": "linformer", "test": 0.6}, {"attention": "softmax", "test": 0.8}]

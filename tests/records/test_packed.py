@@ -7,7 +7,7 @@ import lzma
 
 import pytest
 from committed import ROOT, newer_records, profile_records, task_place, until_criterion
-from make import make_record
+from make import make_record, records_of, stored
 from readme import shipped_files
 
 from attn_zoo import reference
@@ -20,10 +20,8 @@ from attn_zoo.records.verify import verify
 
 @pytest.fixture
 def folder(tmp_path):
-    store = Store(tmp_path / "runs")
-    for name, test in (("softmax", 0.9), ("linformer", 0.8), ("none", 0.1)):
-        store.add(make_record(name, test=test))
-    store.add(make_record("performer", status="diverged"))
+    scored = records_of({"softmax": (0.9,), "linformer": (0.8,), "none": (0.1,)})
+    stored(tmp_path / "runs", [*scored, make_record("performer", status="diverged")])
     return tmp_path / "runs"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import make_record
+from make import make_record, stored
 from page_data import text_of
 
 from attn_zoo.cli import main
@@ -140,9 +140,7 @@ def test_two_studies_of_one_attention_stand_apart():
 def test_every_way_of_showing_says_how_many_trials(tmp_path, capsys):
     records = [chosen(seed) for seed in (1, 2)]
     records += [replace(chosen(1, study="c" * 12, attention="softmax"), tuning=replace(chosen(1).tuning, study="c" * 12, trials=7))]  # type: ignore[type-var]
-    for record in records:
-        Store(tmp_path).add(record)
-    loaded = Store(tmp_path).load()[0]
+    loaded = stored(tmp_path, records)
     text = leaderboard(tmp_path)
     assert "linformer: dial=2, learning_rate=0.002, best of 2 trials by validation score (80.0 %, seed 0)" in text
     assert "different numbers of trials" in text and "2: linformer; 7: softmax" in text

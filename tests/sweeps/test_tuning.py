@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
-from make import make_record
+from make import make_record, stored
 from omegaconf import OmegaConf
 from run_helpers import zoo
 
@@ -83,8 +84,7 @@ def test_the_leaderboard_has_a_row_for_each_study_and_counts_its_trials(tuned):
 def test_the_tables_of_the_end_are_those_of_the_rows_asked_for(tuned, tmp_path):
     folder, _ = tuned
     other = make_record(task="mqar")
-    for record in [*recorded(folder), other]:
-        Store(tmp_path / "runs").add(record)
+    stored(tmp_path / "runs", [*recorded(folder), other])
     status, again, _ = zoo(*TUNE, folder=tmp_path)
     assert status == 0 and "Digits (patches)" in again
     assert other.task_card["title"] not in again
@@ -108,9 +108,7 @@ def test_the_same_command_again_trains_nothing(tuned):
 
 def test_more_trials_go_on_from_those_there_are_and_unequal_numbers_are_warned_of(tuned, tmp_path):
     folder, _ = tuned
-    for file in (folder / "runs").glob("*.json"):
-        (tmp_path / "runs").mkdir(exist_ok=True)
-        (tmp_path / "runs" / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folder / "runs", tmp_path / "runs")
     status, output, _ = zoo("tune", "attention=none", "trials=4", "seeds=1,2", *SMALL, folder=tmp_path)
     assert status == 0
     assert "4 trials of none" in output and "3 of them recorded already" in output
@@ -123,8 +121,7 @@ def test_more_trials_go_on_from_those_there_are_and_unequal_numbers_are_warned_o
 def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
     folder, _ = tuned
     kept = [r for r in recorded(folder) if r.is_trial and r.spec.attention == "linformer" and r.tuning and r.tuning.trial != 1]
-    for record in kept:
-        Store(tmp_path / "runs").add(record)
+    stored(tmp_path / "runs", kept)
     status, output, _ = zoo("run", "experiment=tune", "attention=linformer", "tuning.trials=3", *SMALL, folder=tmp_path)
     assert status == 0
     assert output.count(": recorded already") == 2
