@@ -68,6 +68,7 @@ SHAPES = {
     "a schema that is a list": put("schema", value=[5]),
     "a true schema": put("schema", value=True),
     "a status that is a mapping": put("status", value={}),
+    "a status that does not exist": put("status", value="splendid"),
     "a warning that is a number": put("warnings", value=[1]),
     "a tuning that is text": put("tuning", value="best"),
     "an unknown field": put("extra", value=1),
@@ -80,6 +81,7 @@ SHAPES = {
     "1e400": lambda data: json.dumps(data).replace("0.9", "1e400"),
     "5,000 digits": lambda data: json.dumps(data).replace("2400000", "9" * 5000),
     "a list": lambda data: "[1, 2]",
+    "a beginning": lambda data: json.dumps(data)[:100],
     "nothing": lambda data: "",
     "null": lambda data: "null",
 }

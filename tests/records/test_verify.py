@@ -64,11 +64,7 @@ def test_a_good_folder_is_clean_and_failed_attempts_before_a_good_one_are_no_fau
         (lambda d: d["data"]["test"].pop("digest"), "damaged", "missing required field `digest` - at `$.data[...]`"),
         (lambda d: d["reached"].update({"50": {"steps": -1}}), "damaged", "Expected `float` >= 0.0 - at `$.reached[...][...]`"),
         (lambda d: d["environment"].update(odd=[[1]]), "damaged", "Expected `object`, got `array` - at `$.environment[...][0]`"),
-        (
-            lambda d: d["spec"]["budget"].update(steps="all"),
-            "damaged",
-            "Expected `int`, got `str` - at `$.spec.budget.steps`",
-        ),
+        (lambda d: d["spec"]["budget"].update(steps="all"), "damaged", "Expected `int`, got `str` - at `$.spec.budget.steps`"),
         (lambda d: d["measured"].update(train_seconds=0), "damaged", "measured.train_seconds must be above 0; got 0"),
         (lambda d: d.update(curve=[1]), "damaged", "Expected `object`, got `int` - at `$.curve[0]`"),
         (lambda d: d["spec"].update(seed=7), "edited", "the record was changed after it was written: its run_id"),
@@ -151,14 +147,14 @@ def test_measurements_are_said_and_are_no_fault(tmp_path):
     assert verify(tmp_path).clean and verify(tmp_path).records == 3
 
 
-def test_leftovers_of_killed_writers_are_named(tmp_path):
+def test_leftovers_of_killed_writers_are_named_and_a_checkpoint_is_none(tmp_path):
     path = filled(tmp_path)[0]
-    for name in (f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim"):
-        (tmp_path / name).write_text("", encoding="utf-8")
-    findings = verify(tmp_path).findings
-    assert {(f.kind, f.files) for f in findings} == {
-        ("leftover", (name,)) for name in (f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim")
-    }
+    of_no_use = ".0123456789abcdef.checkpoint.20260101T000000000000Z.unused"
+    leftovers = [f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim", of_no_use]
+    for name in (*leftovers, ".0123456789abcdef.checkpoint"):
+        (tmp_path / name).touch()
+    found = {finding.files[0]: finding.kind for finding in verify(tmp_path).findings}
+    assert found == {**dict.fromkeys(leftovers, "leftover"), ".0123456789abcdef.checkpoint": "checkpoint"}
     assert verify(tmp_path).clean, "what nothing reads is named and is no fault"
 
 
@@ -191,15 +187,6 @@ def test_a_checkpoint_is_kept_for_a_study_that_does_a_recorded_run_again(tmp_pat
     assert checkpoint.exists()
     checkpoint.unlink()
     assert not Store(tmp_path).is_over(checkpoint), "its run may end between the listing of a folder and this call"
-
-
-def test_a_checkpoint_is_no_fault_and_one_of_no_use_is_named(tmp_path):
-    filled(tmp_path)
-    for name in (".0123456789abcdef.checkpoint", ".0123456789abcdef.checkpoint.20260101T000000000000Z.unused"):
-        (tmp_path / name).write_bytes(b"")
-    found = {f.kind: f for f in verify(tmp_path).findings}
-    assert set(found) == {"checkpoint", "leftover"}
-    assert found["checkpoint"].harmless and found["leftover"].harmless
 
 
 def _claim(folder: Path, claimed: Any, go_on: Any) -> None:
@@ -254,8 +241,7 @@ def test_folders_are_merged_by_copying_in_any_order(tmp_path, nested):
     parts = [tmp_path / name for name in "abc"]
     for at, part in enumerate(parts):
         for seed in (1, 2, at + 3):
-            environment = {"cpu": "Some CPU", "threads": 2, "torch": "2.15.0", "started": "2026-01-01T00:00:00+00:00"}
-            Store(part).add(make_record(seed=seed, test=0.8 + seed / 100 + at / 1000, environment=environment))
+            Store(part).add(make_record(seed=seed, test=0.8 + seed / 100 + at / 1000))
         Store(part).add(make_record("performer", status="done" if at == 1 else "failed"))
     told = set()
     for order in itertools.permutations(parts):
