@@ -1,4 +1,4 @@
-"""Captured attention matrices equal those that the model used: our layers, PyTorch's attention, timm and transformers."""
+"""Captured matrices, and queries, keys and values, are those that the model used: our layers, PyTorch, timm and transformers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from torch import nn
 
 from attn_zoo import UnsupportedError
 from attn_zoo.analysis import attention_matrices
+from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.analysis.effective import effective_matrix
+from attn_zoo.analysis.error import exact_attention
+from attn_zoo.analysis.feeding import build_layers
+from attn_zoo.analysis.inputs import gather, random_inputs
 from attn_zoo.encoder import TokenClassifier
 from attn_zoo.layer import MultiHeadAttention
 
@@ -69,15 +74,21 @@ def test_our_classifier(implementation):
         torch.testing.assert_close(layer.out(mixed), out, msg="P V is what the layer gave, dropout off")
 
 
-def test_a_causal_layer():
+@pytest.mark.parametrize("causal", [False, True])
+def test_our_layer(causal):
     torch.manual_seed(0)
-    layer = MultiHeadAttention(8, 2, "softmax", length=5, causal=True)
-    tokens = torch.randn(3, 5, 8)
+    layer = MultiHeadAttention(8, 2, "softmax", length=5, causal=causal)
+    tokens, valid = torch.randn(3, 5, 8), torch.ones(3, 5, dtype=torch.bool)
     (weights,) = attention_matrices(layer, tokens)
     query, key, value = (projection(layer, name, tokens) for name in ("query", "key", "value"))
-    unnormalised = softmax_of(query, key).tril()
-    torch.testing.assert_close(weights, unnormalised / unnormalised.sum(dim=-1, keepdim=True))
+    seen = softmax_of(query, key).tril() if causal else softmax_of(query, key)
+    torch.testing.assert_close(weights, seen / seen.sum(dim=-1, keepdim=True))
     torch.testing.assert_close(layer.out((weights @ value).transpose(1, 2).flatten(2)), layer(tokens))
+    valid[1, 3:] = False
+    (found,) = attention_inputs(layer, {"tokens": tokens, "key_valid": valid})
+    assert found.causal is causal and found.key_valid is not None and torch.equal(found.key_valid, valid)
+    out = layer.out(exact_attention(found).float().transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out[valid], layer(tokens, key_valid=valid)[valid])
 
 
 def test_the_model_is_left_as_it_was():
@@ -102,11 +113,12 @@ def test_padding_is_refused_and_a_mask_of_real_tokens_is_not():
         attention_matrices(model, {"tokens": TOKENS, "valid": valid})
 
 
-def test_other_mechanisms_have_no_softmax_matrix():
+@pytest.mark.parametrize("capture", [attention_matrices, attention_inputs])
+def test_other_mechanisms_have_no_softmax_matrix(capture):
     with pytest.raises(
         UnsupportedError, match=r"must have the mechanism softmax, .*; got linformer in .*blocks\.0\.attention\.mechanism"
     ):
-        attention_matrices(classifier("linformer", projected_length=3), TOKENS)
+        capture(classifier("linformer", projected_length=3), TOKENS)
 
 
 def test_a_model_without_attention_is_refused():
@@ -148,29 +160,62 @@ class OneCall(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, **self.arguments)
 
 
+def tensors(key_heads: int = 4) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    heads = {"query": 4, "key": key_heads, "value": key_heads}
+    return {name: torch.randn(2, count, 6, 3, generator=generator) for name, count in heads.items()}
+
+
+PAST = torch.ones(6, 6, dtype=torch.bool).tril()
+HIDDEN = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])[:, None, None]
+BIAS = torch.linspace(-3, 3, 36).reshape(6, 6)
+OTHER = torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "key_heads"),
     [
         ({}, 4),
         ({"scale": 0.9}, 4),
         ({"is_causal": True}, 4),
-        ({"attn_mask": torch.eye(6, dtype=torch.bool) | torch.ones(6, 6, dtype=torch.bool).triu(2)}, 4),
-        ({"attn_mask": torch.linspace(-3, 3, 36).reshape(6, 6)}, 4),
         ({"enable_gqa": True}, 2),
+        ({"attn_mask": HIDDEN}, 4),
+        ({"attn_mask": torch.zeros(2, 1, 1, 6).masked_fill(~HIDDEN, torch.finfo(torch.float32).min)}, 4),
+        ({"attn_mask": PAST}, 4),
+        ({"attn_mask": HIDDEN & PAST}, 4),
     ],
 )
 def test_a_call_of_pytorchs_attention(arguments, key_heads):
-    torch.manual_seed(0)
-    model = OneCall(**arguments)
-    batch = {
-        "query": torch.randn(2, 4, 6, 3),
-        "key": torch.randn(2, key_heads, 6, 3),
-        "value": torch.eye(6).expand(2, key_heads, 6, 6),  # P times the identity is P
-    }
+    model, batch = OneCall(**arguments), tensors(key_heads)
+    out = model(**batch)
+    (weights,), (found,) = attention_matrices(model, batch), attention_inputs(model, batch)
+    torch.testing.assert_close(weights @ batch["value"].repeat_interleave(4 // key_heads, dim=1), out)
+    torch.testing.assert_close(exact_attention(found).float(), out)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"), [(BIAS, "must not add a bias to its attention scores"), (OTHER, "must be causal or hide padding only")]
+)
+def test_other_masks_have_a_matrix_and_no_inputs(mask, message):
+    model, batch = OneCall(attn_mask=mask), tensors()
     (weights,) = attention_matrices(model, batch)
-    torch.testing.assert_close(weights, model(**batch))
+    torch.testing.assert_close(weights @ batch["value"], model(**batch))
+    with pytest.raises(UnsupportedError, match=message):
+        attention_inputs(model, batch)
 
 
+def test_batches_are_gathered_layer_by_layer():
+    first, second = (random_inputs(count, 2, 6, 4, seed=seed) for seed, count in ((0, 2), (1, 1)))
+    layers = gather([[first, second.sequence(0)], [second, second]])
+    assert [layer.query.shape[0] for layer in layers] == [3, 2]
+    assert torch.equal(layers[0].value[2:], second.value) and layers[0].key_valid is None
+    with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
+        gather([[first, random_inputs(1, 2, 7, 4)]])
+    with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
+        gather([])
+
+
+@pytest.mark.extras
 class TestTransformers:
     @pytest.fixture(autouse=True)
     def _library(self):
@@ -199,13 +244,21 @@ class TestTransformers:
             query, key = (by_hand(tokens, part.weight, part.bias, heads=3) for part in (block.query, block.key))
             torch.testing.assert_close(weights, softmax_of(query, key))
             torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 3, 7))
+        inputs = attention_inputs(model.train(), {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)})
+        assert model.config._attn_implementation == implementation and model.training, "left as it was"
+        for layer, weights in zip(inputs, found, strict=True):
+            (softmax,), _ = build_layers("softmax", [layer], {})
+            torch.testing.assert_close(effective_matrix(softmax, layer).float(), weights)
 
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    def test_padding_is_refused(self, implementation):
+    def test_padding_has_inputs_and_no_matrix(self, implementation):
         mask = torch.ones_like(TOKENS)
         mask[0, -2:] = 0
+        model, batch = self.bert(implementation), {"input_ids": TOKENS, "attention_mask": mask}
         with pytest.raises(UnsupportedError, match="the batch must not hold padding"):
-            attention_matrices(self.bert(implementation), {"input_ids": TOKENS, "attention_mask": mask})
+            attention_matrices(model, batch)
+        for layer in attention_inputs(model, batch):
+            assert layer.key_valid is not None and torch.equal(layer.key_valid, mask.bool())
 
     def test_a_causal_language_model_by_both_doors(self):
         from transformers import GPT2Config, GPT2Model
@@ -215,7 +268,9 @@ class TestTransformers:
             torch.manual_seed(0)
             config = GPT2Config(vocab_size=16, n_positions=8, n_embd=12, n_layer=2, n_head=3, initializer_range=0.5)
             config._attn_implementation = implementation
-            found[implementation] = attention_matrices(GPT2Model(config), TOKENS)
+            model = GPT2Model(config)
+            found[implementation] = attention_matrices(model, TOKENS)
+            assert [layer.causal for layer in attention_inputs(model, TOKENS)] == [True, True]
         for eager, sdpa in zip(found["eager"], found["sdpa"], strict=True):
             torch.testing.assert_close(eager, sdpa)
             assert eager.triu(1).eq(0).all()

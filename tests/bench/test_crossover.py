@@ -1,4 +1,4 @@
-"""``experiment=crossover``: cells that ran out of memory or time, budget, resumption, refusals, table and plot."""
+"""``experiment=crossover``: cells that ran out of memory or time, budget, resumption, refusals, table, plot and command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from attn_zoo.bench.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.bench.measurement import Cell, Figures, Measurement
 from attn_zoo.bench.session import Session, expected_seconds
 from attn_zoo.bench.workers import WorkerError
+from attn_zoo.cli import main
 from attn_zoo.count.rigs import Subject
 
 GIVEN: dict[str, Any] = {
@@ -45,9 +47,9 @@ class Scripted:
     asked: list[tuple[str, str, int]] = []  # noqa: RUF012
 
     def __init__(self, make: Any, build: Any, *rest: Any, environment: Any, bounded: bool) -> None:
-        self.softmax = build.args[0].attention == "softmax"
+        self.softmax = isinstance(build, partial) and build.args[0].attention == "softmax"  # else it may time matrix products
 
-    def ask(self, method: str, kind: str, batch: int, length: int, limit: float) -> Any:
+    def ask(self, method: str, kind: str, batch: int, length: int, limit: float | None) -> Any:
         Scripted.asked.append((method, kind, length))
         cost = length**2 / 16 if self.softmax else float(length)
         if length == 32 and self.softmax and kind == "training":
@@ -213,10 +215,6 @@ def test_the_table(scripted_points):
     assert CrossoverGrid.report(scripted_points).startswith("**Not complete")
 
 
-def of(points: list[Figures]) -> Measurement:
-    return empty(grid_of(), cells={p.cell: p for p in points})
-
-
 @pytest.mark.docs
 def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_points, tmp_path):
     for name in ("one.svg", "two.svg", "one.png"):
@@ -228,4 +226,44 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
         assert f"<!-- {words}" in text, words
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="every measurement failed"):
-        plot_crossover(of([]), tmp_path / "none.svg")
+        plot_crossover(empty(grid_of(), cells={}), tmp_path / "none.svg")
+
+
+CROSSOVER = ["measure", "experiment=crossover", "device=cpu", "lengths=[8,16]", "rounds=6", "repeat_seconds=0", "dim=8", "heads=2"]
+
+
+def test_what_was_written_can_be_shown_and_drawn_again(scripted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["attention=linformer[projected_length=4],performer[features=2]", "output=x.json", "plot=x.svg"]
+    assert main([*CROSSOVER, *words]) == 0
+    table = capsys.readouterr().out
+    assert "linformer[projected_length=4]" in table and "performer[features=2]" in table
+    written = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert written["complete"] and len(written["cells"]) == 2 * 4 * 2
+    assert written["protocol"]["rounds"] == 6 and written["grid"]["lengths"] == [8, 16]
+    assert main(["measure", "experiment=crossover", "read=x.json", "plot=again.svg"]) == 0
+    assert capsys.readouterr().out == table
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "x.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*CROSSOVER, "plot=x.pdf"], "plot must end in .svg or .png; got 'x.pdf'"),
+        ([*CROSSOVER, "plot=no/x.svg"], "plot must be a file in a folder that exists"),
+        ([*CROSSOVER, "read=none.json"], "none.json"),
+        ([*CROSSOVER, "read=list.json"], "list.json is a file of another kind"),
+        ([*CROSSOVER, "read=words.json"], "words.json is not JSON"),
+        ([*CROSSOVER, "read=part.json"], "part.json must be a complete measurement"),
+        ([*CROSSOVER, "lengths=[8]"], "lengths must be a list of at least two different integers"),
+        ([*CROSSOVER, "rounds=5"], "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
+    ],
+)
+def test_bad_input_is_refused_before_work_starts(words, message, scripted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "words.json").write_text("no", encoding="utf-8")
+    (tmp_path / "part.json").write_text('{"experiment": "crossover"}', encoding="utf-8")
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert Scripted.asked == []

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_the_profile_has_the_whole_zoo(name):
     causal = name == "profile3_decoder"
     zoo = {attention for attention in registry.attentions() if registry.card(attention).can.causal or not causal}
     assert {spec.attention for spec in specs_of(name)[0]} == zoo
+
+
+def test_family_is_every_mechanism_that_its_records_hold():
+    specs = specs_of("family", "task=listops", "seed=1")[0]
+    recorded = {record.spec.attention for record in records_in("family") if record.spec.task == "listops"}
+    assert {spec.attention for spec in specs} == recorded <= set(registry.attentions())
+    assert len(specs) == len(recorded) >= 25
+    every = specs_of("family")[0]
+    assert {(spec.task, spec.seed) for spec in every} == set(product(("digits", "listops"), (1, 2, 3)))
 
 
 def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone():

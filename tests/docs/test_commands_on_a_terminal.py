@@ -145,10 +145,7 @@ def test_a_command_fits(words, folder):
     skip_unless_possible(" ".join(words))
     own = [folder / f"packages/{name}/src/{name}/{kind}.py" for name, kind in OWN.items() if name in " ".join(words)]
     plugins = [] if "new" in words else [str(path) for path in own]
-    environment = {
-        "ATTN_ZOO_PLUGIN": os.pathsep.join(plugins),
-        "ATTN_ZOO_DATA": str(folder / "data"),
-    }
+    environment = {"ATTN_ZOO_PLUGIN": os.pathsep.join(plugins), "ATTN_ZOO_DATA": str(folder / "data")}
     verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
     # Workers of a launcher keep running for minutes after the forked process has ended; joblib with one worker starts none.
     launched = any(word.startswith("launch=") for word in words) and "workers=1" not in words
