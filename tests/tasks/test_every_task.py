@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attn_zoo import build_task
+from attn_zoo import build_task, task_names
+from attn_zoo.contract import SPLITS, MissingDataError
 
 DIGESTS = [
     ("adding", {"train": 300, "valid": 40, "test": 60}, "train", "c8b65362bf7b07a6"),
@@ -39,10 +40,25 @@ DIGESTS = [
 ]
 """Tasks, with options, one of their splits and how its digest begins."""
 
+PUBLISHED = [
+    ("cifar10", {}, [45_000, 5_000, 10_000], "a5be5defe4f90df1fdf7c8ab73bf0e224689bba87cab7620957ca6b0dc963e41"),
+    (
+        "masked_language",
+        {"files": "wikitext_valid"},
+        [3_697, 711, 4_940],
+        "312f3bbfc8b2d3508203cd619c8c4af2ab686e6c5f0696be8679212002990303",
+    ),
+    ("mnist", {}, [55_000, 5_000, 10_000], "1831992207d70cfa9357b14d3515921961033f93ef5bf83dcfb57c9bc82eb15c"),
+    ("mrpc", {}, [3_669, 407, 1_725], "0372dcd98935f0811e3440609e73f42a0e3367782ccf8f500f4bc5a2c1840db7"),
+    ("pixels", {}, [45_000, 5_000, 10_000], "15837728115e4aad51a910c4271e4125c487c91bfdaf544b086ce79e1d1d55ec"),
+    ("retrieval", {}, [20_000, 2_000, 4_000], "d44dbc256b80f5284658ebebe66591b3a5d1c10c8972eabc5f16e1f6af8eff09"),
+    ("text", {}, [22_278, 2_500, 25_000], "f7be3e1477b890c57aed379e9bf285b3c3fe5f13be996221a411ab6fcb7c7722"),
+]
+"""Tasks on published data, with options, the sizes of their splits and the digest of the test."""
+
 BAD = [
     ("adding", {"key": 5}, "of which there are 2\\^key, and must be from 3 to 32; got 64"),
     ("adding", {"marked": 64}, "adding.marked counts frames before the last and must be from 1 to 63; got 64"),
-    ("adding", {"test": 0}, "adding.test counts examples"),
     ("causal_language", {"files": "poems"}, "causal_language.files must be wikitext, wikitext_valid, novels, python or folder"),
     ("causal_language", {"run": 1}, "causal_language.run must be 0 or from 2 to 16; got 1"),
     ("causal_language", {"rare": -1}, "causal_language.rare counts occurrences"),
@@ -55,30 +71,27 @@ BAD = [
     ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* must be from 1 to 15; got 16"),
     ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),
     ("copying", {"vocabulary": 1}, "counts symbols"),
-    ("copying", {"train": 0}, "copying.train counts examples"),
+    ("digits", {"patch": 3}, "patch must be 1, 2 or 4"),
+    ("digits", {"data_seed": -1}, "data_seed must be from"),
     ("fashion_mnist", {"patch": 28}, "must be 2, 4, 7 or 14"),
     ("flip_flop", {"length": 7}, "length must be even, because a symbol follows each instruction; got 7"),
     ("flip_flop", {"length": 4}, "flip_flop.length counts tokens"),
     ("flip_flop", {"symbols": 1}, "flip_flop.symbols counts symbols"),
     ("flip_flop", {"sparse": 1.5}, "flip_flop.sparse is a share of the instructions and must be from 0 to 1; got 1.5"),
-    ("flip_flop", {"test": 0}, "flip_flop.test counts examples"),
     ("fuzzy_recall", {"longest": 5}, "longest counts tokens of a key"),
     ("fuzzy_recall", {"length": 7}, "fuzzy_recall.length counts tokens"),
     ("fuzzy_recall", {"vocabulary": 15}, "must be even, because half of it are keys"),
     ("fuzzy_recall", {"vocabulary": 44}, "longest must be at most 10,000; got vocabulary=44 and longest=3"),
     ("fuzzy_recall", {"pairs": 9}, "must be from 1 to 8; got 9"),
     ("fuzzy_recall", {"pairs": 8, "length": 50}, "must be from 1 to 7; got 8"),
-    ("fuzzy_recall", {"train": 0}, "fuzzy_recall.train counts examples"),
     ("haystack", {"distractors": 26}, "needles about other keys"),
     ("haystack", {"length": 40}, "haystack.length counts bytes"),
     ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "shallowest must be at most deepest; got 0.6 and 0.5"),
     ("haystack", {"values": "words"}, "must be digits or letters"),
-    ("haystack", {"train": 0}, "haystack.train counts examples"),
     ("image_arrays", {"patch": 5}, "image_arrays.patch must divide 32 x 32 pixels"),
     ("image_arrays", {"patch": 32}, "at least two patches"),
     ("image_arrays", {"channels": 2}, "1 .grey. or 3 .colour."),
     ("image_arrays", {"title": " "}, "must not be empty"),
-    ("image_arrays", {"valid": 0}, "valid must be at least 1"),
     ("image_folder", {"patch": 15}, "must divide 224 x 224 pixels"),
     ("image_folder", {"crop": 0.0}, "crop must be above 0"),
     ("image_folder", {"valid": 0.6}, "valid must be above 0 and at most 0.5"),
@@ -89,13 +102,11 @@ BAD = [
     ("induction", {"length": 3}, "induction.length"),
     ("induction", {"occurrences": 32}, "must be from 1 to 31; got 32"),
     ("induction", {"vocabulary": 2}, "counts symbols"),
-    ("induction", {"train": 0}, "induction.train counts examples"),
     ("listops", {"length": 3}, "16 to 16,384"),
     ("listops", {"shortest": 1.5}, "share of length"),
     ("listops", {"max_depth": 0}, "must be from 1 to"),
     ("listops", {"max_arguments": 1}, "must be from 2 to"),
     ("listops", {"length": 64, "max_depth": 1, "max_arguments": 5}, "length must be at most 7"),
-    ("listops", {"train": 0}, "must be from 1 to"),
     ("listops", {"files": "theirs"}, "listops.files must be generated or lra; got 'theirs'"),
     ("listops", {"files": "lra"}, "listops.length must be at least 1999"),
     ("listops", {"files": "lra", "length": 2000, "train": 96001}, "got train=96001"),
@@ -109,10 +120,7 @@ BAD = [
     ("memorise", {"length": 9}, "length must be even, because a blank follows each key; got 9"),
     ("memorise", {"vocabulary": 7}, "must be even, because half of it are keys and half values; got 7"),
     ("memorise", {"vocabulary": 2}, "memorise.vocabulary counts keys and values"),
-    ("memorise", {"train": 0}, "memorise.train counts examples"),
     ("mnist", {"patch": 5}, "must be 2, 4, 7 or 14"),
-    ("mnist", {"valid": 0}, "must be from 1 to 30,000"),
-    ("mnist", {"train": -1}, "at most 55,000, the number of images"),
     ("mnist", {"train": 55001}, "at most 55,000, the number of images"),
     ("mnist", {"augment": "crop_flip"}, "digits must not be mirrored"),
     ("mnist", {"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
@@ -123,7 +131,6 @@ BAD = [
     ("mosaic", {"kinds": 3, "marks": 4}, "at most 3 at grid=6, and must be from 1 to 3; got 4"),
     ("mosaic", {"grid": 4, "marks": 7, "kinds": 2}, "at most 2 at grid=4, and must be from 1 to 2; got 7"),
     ("mosaic", {"data_seed": -1}, "mosaic.data_seed is a seed and must be from 0"),
-    ("mosaic", {"valid": 0}, "mosaic.valid counts examples"),
     ("mqar", {"length": 65}, "length must be even"),
     ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
     ("mqar", {"pairs": 16, "vocabulary": 30}, "at least 32, because .*; got 30"),
@@ -132,7 +139,6 @@ BAD = [
     ("mqar", {"most_pairs": 32}, "fewest_pairs must be from 1 to most_pairs=32; got 0"),
     ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "at least 128, because .*; got 64"),
     ("mqar", {"fillers": 0}, "fillers counts tokens"),
-    ("mqar", {"train": 0}, "mqar.train counts examples"),
     ("mrpc", {"tokens": "bpe", "vocabulary": 100}, "mrpc.vocabulary must be 0 .the default. or from 259"),
     ("needle", {"length": 6}, "needle.length counts tokens"),
     ("needle", {"needles": 17}, "at most a quarter of length=64, and must be from 1 to 16; got 17"),
@@ -140,7 +146,6 @@ BAD = [
     ("needle", {"hay": 5}, "needle.hay counts tokens"),
     ("needle", {"longer": 3}, "needle.longer must be a power of two; got 3"),
     ("needle", {"causal": False}, "needle.longer must be 1 with causal=false.*; got 4"),
-    ("needle", {"train": 0}, "needle.train counts examples"),
     ("pathfinder", {"side": 24}, "pathfinder.side must be 16, 32, 64, 128 or 256; got 24"),
     ("pathfinder", {"contour": 2}, "pathfinder.contour counts dashes of a long path and must be from 3 to 64; got 2"),
     ("pathfinder", {"distractors": -1}, "pathfinder.distractors counts short paths"),
@@ -152,7 +157,6 @@ BAD = [
     ("pathfinder", {"files": "theirs"}, "pathfinder.files must be generated or lra; got 'theirs'"),
     ("pathfinder", {"files": "lra", "side": 16}, "32, 64, 128 or 256, and contour must be 6, 9 or 14; got side=16, contour=9"),
     ("pathfinder", {"files": "lra", "contour": 7}, "got side=32, contour=7"),
-    ("pixels", {"valid": 0}, "pixels.valid must be from 1 to 25,000"),
     ("pixels", {"side": 64}, "pixels.side must be 8, 16 or 32"),
     ("qnli", {"tokens": "file"}, "qnli.tokenizer must name a tokenizer.json if tokens=file"),
     ("qqp", {"vocabulary": 300}, "qqp.vocabulary must be 0 .the default. if the tokens are bytes"),
@@ -163,24 +167,18 @@ BAD = [
     ("selective", {"marked": 2}, "a majority only if they are equal"),
     ("selective", {"kind": "median"}, "must be sum or majority"),
     ("selective", {"unmarked": "none"}, "must be balanced or independent"),
-    ("selective", {"train": 0}, "selective.train counts examples"),
     ("set_recall", {"key": 4}, "of which there are 2\\^key, and must be from 3 to 16; got 32"),
     ("set_recall", {"classes": 1}, "set_recall.classes counts classes"),
     ("set_recall", {"rare": 1}, "set_recall.rare counts frames"),
-    ("set_recall", {"train": 0}, "set_recall.train counts examples"),
     ("sst2", {"tokens": "words"}, "sst2.tokens must be bytes, wordpiece, bpe or file; got 'words'"),
     ("state_words", {"group": "s4"}, "must be parity, s3 or s5; got 's4'"),
     ("state_words", {"swaps": True}, "Set swaps=false"),
     ("state_words", {"length": 1}, "state_words.length counts elements"),
     ("state_words", {"test_length": 20}, "at least as many as length=32, and must be from 32 to"),
-    ("state_words", {"valid": 0}, "state_words.valid counts examples"),
     ("text", {"length": 8}, "text.length"),
-    ("text", {"valid": 0}, "text.valid"),
-    ("text", {"train": -1}, "text.train"),
     ("tones", {"low": 7}, "tones.tones counts double tones, at most low=7, and must be from 1 to 7; got 8"),
     ("tones", {"fewest": 9}, "tones.fewest counts double tones, at most tones=8, and must be from 1 to 8; got 9"),
     ("tones", {"noise": -0.5}, "tones.noise is a level"),
-    ("tones", {"valid": 0}, "tones.valid counts examples"),
 ]
 """Tasks, with options that they refuse, and how."""
 
@@ -189,6 +187,27 @@ BAD = [
 def test_the_same_bytes_on_every_machine(name, options, split, digest):
     found = build_task(name, **options).examples(split).digest()
     assert found.startswith(digest), "the examples changed; raise the task's version, then this digest"
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "options", "sizes", "digest"), PUBLISHED)
+def test_published_data_have_their_known_content(name, options, sizes, digest):
+    task = build_task(name, **options)
+    try:
+        found = task.examples("test").digest()
+    except MissingDataError as missing:
+        pytest.skip(str(missing).split(";")[0])
+    assert found.startswith(digest), "the examples changed; raise the task's version, then this digest"
+    assert [len(task.examples(split)) for split in SPLITS] == sizes
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", task_names())
+def test_a_number_of_examples_that_is_none_is_refused(name, split):
+    task = build_task(name)
+    if hasattr(task.options, split):
+        with pytest.raises(ValueError, match=rf"\b{split}\b"):
+            build_task(name, **{split: 0 if task.generated else -1})
 
 
 @pytest.mark.parametrize(("name", "options", "message"), BAD)

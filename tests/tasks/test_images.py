@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 
 import numpy as np
 import pytest
@@ -68,14 +67,6 @@ def test_a_digest_is_of_type_shape_inputs_and_labels():
         ArrayExamples(inputs[:0], labels[:0])
 
 
-def test_digits_patches():
-    assert [build_task("digits", patch=p).spec.length for p in (1, 2, 4)] == [64, 16, 4]
-    with pytest.raises(ValueError, match="patch must be 1, 2 or 4"):
-        build_task("digits", patch=3)
-    with pytest.raises(ValueError, match="data_seed must be from"):
-        build_task("digits", data_seed=-1)
-
-
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Folder with IDX files like the published ones, of 40 training and 20 test images."""
@@ -105,10 +96,6 @@ def test_mnist_reads_the_published_files_and_keeps_the_last_for_validation(small
     np.testing.assert_allclose(parts[1].batch(range(10)).inputs[:, 0].numpy(), expected, rtol=1e-6, atol=1e-6)
     assert parts[1].labels().tolist() == list(raw["train-labels-idx1-ubyte"][8 + 30 :])
     assert parts[2].labels().tolist() == list(raw["t10k-labels-idx1-ubyte"][8:])
-
-
-def test_the_place_of_the_files_is_no_part_of_the_result():
-    assert mnist.Mnist.card.locations == ("root",)
 
 
 def test_mnist_reads_torchvisions_folder_and_plain_files(small, monkeypatch):
@@ -150,15 +137,3 @@ def test_missing_and_damaged_files_are_named(small):
         MissingDataError, match=r"t10k-labels-idx1-ubyte.gz is missing .* where the rest of idx files in mnist is present"
     ):
         build_task("mnist", root=str(small), valid=10).examples("test")
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not os.environ.get("ATTN_ZOO_DATA"), reason="the real MNIST files are read where ATTN_ZOO_DATA says they are")
-def test_the_real_mnist_has_its_known_content():
-    task = build_task("mnist")
-    assert [len(task.examples(split)) for split in ("train", "valid", "test")] == [55_000, 5_000, 10_000]
-    assert torch.bincount(task.examples("test").labels()).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    found = task.examples("test").digest()
-    assert found == "1831992207d70cfa9357b14d3515921961033f93ef5bf83dcfb57c9bc82eb15c", (
-        "the examples changed; raise the task's version, then this digest"
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -56,21 +54,6 @@ def test_examples_worked_by_hand():
     assert value_of("[MAX 4 [MIN 7 2 ] 1 ]") == 4
     assert value_of("[MED 1 2 4 9 ]") == 3
     assert value_of("[SM 9 9 [MED 5 ] ]") == 3
-
-
-def test_brackets_are_kept_and_nothing_is_cut():
-    """The published pipeline dropped brackets and cut at 512 tokens for months."""
-    task = build_task("listops", length=1000, train=100, valid=20, test=20)
-    batch = task.examples("train").batch(range(100))
-    assert batch.valid is not None
-    lengths = batch.valid.sum(1)
-    assert lengths.max() > 900
-    assert lengths.min() >= 250
-    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
-        words = listops.render(ids).split()
-        assert words[-1] == "]"
-        assert sum(w.startswith("[") for w in words) == words.count("]")
-        assert value_of(" ".join(words)) == label
 
 
 def test_the_flaws_of_published_pipelines_would_be_noticed():
@@ -126,18 +109,6 @@ def test_values_are_spread_over_the_classes():
     shares = torch.bincount(labels, minlength=10) / len(labels)
     assert shares.min() > 0.05
     assert shares.max() < 0.2
-
-
-def test_digest_is_of_content():
-    one, other = (build_task("listops", train=50, valid=20, test=20, data_seed=s).examples("test").digest() for s in (0, 1))
-    assert one != other
-    assert len(one) == len(hashlib.sha256().hexdigest())
-
-
-def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files():
-    batch = build_task("listops").examples("test").batch(range(500))
-    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
-        assert expressions.value_of(ids[ids > 0].tolist()) == label
 
 
 @pytest.mark.parametrize(
@@ -221,10 +192,6 @@ def test_the_files_of_long_range_arena_are_read_whole(released):
     assert few.batch(range(7)).inputs.equal(parts[0].batch(range(7)).inputs)
 
 
-def test_generated_data_say_so():
-    assert build_task("listops").data_title == "generated"
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -291,11 +258,10 @@ def test_what_is_kept_in_the_cache_is_what_was_drawn(monkeypatch, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(
-    not any(Path(os.environ.get("ATTN_ZOO_DATA") or "nowhere", folder, "basic_test.tsv").exists() for folder in published.FOLDERS),
-    reason="the files of Long Range Arena are read where ATTN_ZOO_DATA says they are",
-)
 def test_the_real_files_have_their_known_content():
     task = build_task("listops", files="lra", length=2000, train=96_000, valid=2_000)
-    assert len(task.examples("test")) == 2_000
+    try:
+        assert len(task.examples("test")) == 2_000
+    except MissingDataError as missing:
+        pytest.skip(str(missing).split(";")[0])
     assert len(task.examples("train")) > 95_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from pathlib import Path
 
 import numpy as np
@@ -75,41 +73,6 @@ def test_paths_are_dashed_and_keep_their_distance(plan):
         assert wanted - 2 <= dashes <= wanted, "dots may touch the second dash of their path"
 
 
-def test_the_table_of_cosines_is_right_and_never_near_a_tie():
-    for way in range(stamps.WAYS):
-        exact = 4096 * math.cos(math.radians(stamps.DEGREES * way))
-        assert abs(stamps.COSINE[way] - exact) < 0.5
-        assert stamps.SINE[way] == stamps.COSINE[(way - 18) % 72] == -stamps.SINE[-way]
-
-
-def test_what_may_follow_a_dash_leaves_a_dark_pixel_and_no_wide_gap():
-    table = stamps.Stamps(32, bend=9)
-    first = table.dash(100, 101, 7)
-    here = pieces_of(first, table.stride)
-    choices = table.next(first)
-    assert len(choices) > 12
-    assert [choice.way for choice in choices] == sorted((choice.way for choice in choices), key=lambda way: (way + 2) % 72)
-    for choice in choices:
-        there = pieces_of(choice._replace(shift=first.shift + choice.shift), table.stride)
-        gap = min(max(abs(y - v), abs(x - u)) for y, x in here for v, u in there)
-        assert gap == table.pen.reach
-
-
-def pieces_of(mark, stride):
-    lit = mark.lit << mark.shift
-    return [divmod(bit, stride) for bit in range(lit.bit_length()) if lit >> bit & 1]
-
-
-def test_a_sector_is_a_sixteenth_of_a_turn_wherever_north_is():
-    draw = random.Random(0)
-    for _ in range(300):
-        way, dx, dy = draw.randrange(72), draw.randrange(-50, 50), draw.randrange(-50, 50)
-        assert contours._sector((way + 18) % 72, -dy, dx) == contours._sector(way, dx, dy)
-        between = (way * 5 - math.degrees(math.atan2(dy, dx)) + 180) % 360 - 180
-        if (dx or dy) and min(between % 22.5, -between % 22.5) > 1:
-            assert contours._sector(way, dx, dy) == math.copysign(math.floor(abs(between) / 22.5) + 1, between)
-
-
 def test_simple_statistics_tell_nothing():
     """Brightness, the histogram of grey levels, the distance of the dots and their positions predict labels only near chance."""
     from sklearn.linear_model import LogisticRegression
@@ -134,16 +97,6 @@ def test_simple_statistics_tell_nothing():
     assert means[0] == pytest.approx(means[1], abs=0.3)
 
 
-def test_the_two_of_a_pair_are_of_one_kind():
-    draughtsman = Draughtsman(Plan(32, 9, 3, 45, 1.0))
-    draughtsman.images(2, "pairs")
-    drawings = draughtsman.draw(60)
-    kinds = [draughtsman._kind(*drawing.dots) for drawing in drawings]
-    assert kinds[::2] == kinds[1::2]
-    assert [one.label + other.label for one, other in zip(drawings[::2], drawings[1::2], strict=True)] == [1] * 30
-    assert [draughtsman._kind(*drawing.dots[::-1]) for drawing in drawings] == kinds
-
-
 def test_tokens_are_levels_and_one_more():
     task = build_task("pathfinder", **SMALL, train=30, valid=10, test=20)
     part = task.examples("test")
@@ -161,12 +114,6 @@ def test_tokens_are_levels_and_one_more():
     assert [len(line) for line in drawn] == [32] * 16
     assert "@" in "".join(drawn)
     assert task.data_title == "generated"
-
-
-def test_the_test_split_does_not_depend_on_the_size_of_the_others():
-    one, other = (build_task("pathfinder", **SMALL, train=n, valid=n, test=20) for n in (10, 30))
-    assert one.examples("test").digest() == other.examples("test").digest()
-    assert one.examples("train").digest() != other.examples("train").digest()
 
 
 def test_contrast_changes_grey_levels_and_not_paths():

@@ -6,7 +6,6 @@ from itertools import permutations
 
 import pytest
 import torch
-from attn_zoo.tasks import state_words
 from oracles import assert_solved, everything
 
 from attn_zoo import build_task
@@ -65,13 +64,3 @@ def test_longer_words_are_scored_by_position(test_length, names):
     low, high = names[-1].removeprefix("positions ").split("-")
     assert parts[names[-1]][7].nonzero()[:, 0].tolist() == list(range(int(low) - 1, int(high)))
     assert not task.slices("train")
-
-
-def test_tables_are_of_groups():
-    for group in state_words.Group:
-        table = torch.from_numpy(state_words.table_of(group))
-        whole = torch.arange(len(table))
-        assert torch.equal(table[0], whole) and torch.equal(table[:, 0], whole), "0 is the identity"
-        assert torch.equal(table.sort(1).values, whole.expand_as(table)), "every row holds every element"
-    table = state_words.table_of(state_words.Group.s3)
-    assert (table != table.T).any(), "permutations of three things do not commute"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from attn_zoo.tasks.parts.division import divide
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError
-
-REAL = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
 
 Rows = list[tuple[int, str]]
 
@@ -134,12 +131,3 @@ def test_validation_keeps_the_proportions_and_leaves_every_class_something():
     assert sum(rows[place][1] for place in division.valid) == 25 and len(division.train) == 300
     with pytest.raises(ValueError, match="leaves no training example of class 0"):
         divide(rows[:8], [], 8)
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not (REAL / "imdb/train.jsonl.xz").exists(), reason="IMDB is not in ATTN_ZOO_DATA")
-def test_imdb_itself(monkeypatch):
-    monkeypatch.setattr(imdb, "COUNTS", {"train": 25_000, "test": 25_000})
-    task = build_task("text", root=str(REAL))
-    assert [len(task.examples(split)) for split in ("train", "valid", "test")] == [22_278, 2_500, 25_000]
-    assert task.examples("test").digest() == "f7be3e1477b890c57aed379e9bf285b3c3fe5f13be996221a411ab6fcb7c7722"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from platform import python_version
 from random import Random
@@ -21,8 +20,6 @@ from attn_zoo.tasks.parts.tokenisers import FIRST, MASK
 
 from attn_zoo import build_task
 from attn_zoo.contract import UNASKED, DamagedDataError, MissingDataError, task
-
-REAL = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
 
 
 def prose(seed: str, words: int = 120) -> str:
@@ -300,11 +297,3 @@ def test_folders_without_enough_texts_are_named(tmp_path, folder):
     (Path(folder) / "0.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(DamagedDataError, match=r"0\.txt is not whole UTF-8 text"):
         build(folder, data_seed=5).examples("train")
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not (REAL / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
-def test_wikitext_itself():
-    built = build_task("masked_language", root=str(REAL), files="wikitext_valid")
-    assert [len(built.examples(split)) for split in task.SPLITS] == [3_697, 711, 4_940]
-    assert built.examples("test").digest() == "312f3bbfc8b2d3508203cd619c8c4af2ab686e6c5f0696be8679212002990303"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -17,7 +16,6 @@ from attn_zoo.tasks.retrieval import Files, draw_pairs
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError, Pairs
 
-REAL = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
 WORDS = (("rocket", "orbit", "moon", "launch", "thrust", "payload"), ("goal", "puck", "skate", "ice", "rink", "penalty"))
 PLACES = {"sci.space": 0, "rec.sport.hockey": 1}
 
@@ -167,19 +165,3 @@ def test_the_released_pairs_are_read_as_they_are(tmp_path):
         build(cut, files="aan", train=0, length=16).examples("train")
     with pytest.raises(MissingDataError, match=r"AAN: no data found .*new_aan_pairs\.train\.tsv.*lra_release\.gz"):
         build(str(tmp_path / "none"), files="aan").examples("train")
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not (REAL / "20news/train.jsonl.xz").exists(), reason="20 Newsgroups is not in ATTN_ZOO_DATA")
-def test_20_newsgroups_themselves(monkeypatch):
-    monkeypatch.setattr(posts, "COUNTS", {"train": 11_314, "test": 7_532})
-    task = build_task("retrieval", root=str(REAL))
-    assert [len(task.examples(split)) for split in ("train", "valid", "test")] == [20_000, 2_000, 4_000]
-    texts = [text for pair in documents_raw(task.examples("test")) for text in pair]
-    assert not any(group.encode() in text.lower() for text in texts for group in posts.GROUPS)
-    assert task.examples("test").digest() == "d44dbc256b80f5284658ebebe66591b3a5d1c10c8972eabc5f16e1f6af8eff09"
-
-
-def documents_raw(examples) -> list[list[bytes]]:
-    inputs = examples.batch(range(len(examples))).inputs
-    return [[bytes((ids[ids > 0] - 1).tolist()) for ids in pair] for pair in inputs]
