@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hostile_plugins import plain
 from patience import HANG, within
 
 SOON = 5.0
@@ -21,33 +22,8 @@ SOON = 5.0
 WORDS = "plugin=waiting.py attention={attention} lengths=[32,{length}] dim=64 heads=2 rounds=50 output=found.json"
 """Measurement that takes minutes."""
 WAITING = "import time; time.sleep(600)"
-PLUGIN = f'''"""y = v, after a process like a compiler's."""
-
-import subprocess
-import sys
-from dataclasses import dataclass
-
-from attn_zoo import Attention, Capabilities, Cost, register_attention
-
-
-@dataclass
-class Options:
-    pass
-
-
-@register_attention(
-    "waiting", title="Waiting", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
-    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
-)
-class Waiting(Attention):
-    """Values as they are."""
-
-    def attend(self, query, key, value, key_valid):
-        if value.device.type != "meta":
-            subprocess.run([sys.executable, "-c", {WAITING!r}], check=True)
-        return value
-'''
+COMPILER = f"value.is_meta or __import__('subprocess').run([__import__('sys').executable, '-c', {WAITING!r}], check=True)"
+"""Code of a mechanism that starts a process like a compiler's."""
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
@@ -90,7 +66,7 @@ def measurement(tmp_path, request) -> Iterator[subprocess.Popen[bytes]]:
     """``attn-zoo measure experiment=growth`` without a terminal, in a group of its own."""
     words = WORDS.format(**request.param).split()
     command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=growth", *words]
-    (tmp_path / "waiting.py").write_text(PLUGIN, encoding="utf-8")
+    (tmp_path / "waiting.py").write_text(plain("waiting", before=COMPILER), encoding="utf-8")
     process = subprocess.Popen(
         command, cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

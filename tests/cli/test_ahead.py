@@ -62,14 +62,8 @@ def test_a_step_is_unknown_if_only_a_control_is_recorded():
 
 
 def test_runs_of_equal_time_take_this_time_and_that_of_their_validations(tmp_path):
-    words = [
-        "budget.seconds=3600",
-        "budget.schedule=constant",
-        "budget.batch_size=10",
-        "budget.evaluate_every=10",
-        "task.valid=150",
-    ]
-    planned = plan(["-m", *SMALL, "attention=softmax", "seed=1,2", *words, f"records={tmp_path}"])
+    words = ["budget.seconds=3600", "budget.schedule=constant", "budget.batch_size=10", "budget.evaluate_every=10"]
+    planned = plan(["-m", *SMALL, "attention=softmax", "seed=1,2", *words, "task.valid=150", f"records={tmp_path}"])
     assert "1 cell, at most 2 runs and 3.0 core hours" in ahead([planned])
 
 

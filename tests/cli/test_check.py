@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from run_helpers import leave_few_checks
 
-from attn_zoo import registry
 from attn_zoo.cli import check, main
 from attn_zoo.conformance import Case, Report, Result
 from attn_zoo.conformance.attention_suite import NO_DEFINITION
@@ -46,22 +44,6 @@ class Second(Attention):
     def attend(self, query, key, value, key_valid):
         raise RuntimeError("it was late")
 """
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A folder to work in; what is registered and imported there is forgotten afterwards."""
-    registry.load_plugins()  # before the copies are made, since the built-in entries register once
-    for name in ("_ATTENTIONS", "_TASKS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 def put(path: Path, text: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from run_helpers import leave_few_checks
 
-from attn_zoo import reference, registry
+from attn_zoo import reference
 from attn_zoo.cli import compare, main
 from attn_zoo.cli.compare import named_rows, place, with_reference
 from attn_zoo.cli.compose import plan
@@ -67,14 +66,10 @@ def test_it_trains_as_the_quickstart_did_and_prints_verdicts_beside_its_rows(shi
 
 
 @pytest.mark.process
-def test_an_attention_of_a_file_is_proved_trained_and_placed(tmp_path, monkeypatch, capsys):
+def test_an_attention_of_a_file_is_proved_trained_and_placed(home, monkeypatch, capsys):
     small = ["workers=1", "budget.steps=3", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
     monkeypatch.setattr(compare, "plan", lambda words: plan([*words, *small]))
     leave_few_checks(monkeypatch)
-    registry.load_plugins()  # before the copy is made, since the built-in entries register once
-    monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))  # which lose the new one afterwards
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
     assert main(["new", "mine"]) == 0
     assert main(["compare", "mine/src/mine/attention.py"]) == 0
     printed = capsys.readouterr().out

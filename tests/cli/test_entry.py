@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostile_plugins import plain
 from patience import HANG
 
 from attn_zoo import registry
@@ -19,45 +20,15 @@ from attn_zoo.plugin_files import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 TINY = ["task=digits", "level=smoke", "budget.steps=2", "budget.evaluate_every=2", "report=false", "device=cpu"]
-
-PLUGIN = '''"""yᵢ = {scale} vᵢ."""
-
-from dataclasses import dataclass
-
-from attn_zoo import Attention, Capabilities, Cost, register_attention
-
-
-@dataclass
-class Options:
-    pass
-
-
-@register_attention(
-    "entry_mine", title="Mine", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
-    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
-)
-class Mine(Attention):
-    """Values as they are."""
-
-    def attend(self, query, key, value, key_valid):
-        return {scale} * value
-'''
+DOUBLED = f'"""yᵢ = 2 vᵢ."""\n{plain("entry_mine", "2 * value")}'
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
-    """A file with an attention; what loading it changes is undone."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    registry.load_plugins()  # before the copy is made, since the built-in entries register once
-    monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))
-    monkeypatch.setattr(registry, "_LOADED", set(registry._LOADED))
-    monkeypatch.setattr(registry, "_FAILURES", dict(registry._FAILURES))
-    path = tmp_path / "entry_plugin.py"
-    path.write_text(PLUGIN.format(scale=2), encoding="utf-8")
-    yield path
-    sys.modules.pop("entry_plugin", None)
+def plugin(home) -> Path:
+    """A file with an attention."""
+    path = home / "entry_plugin.py"
+    path.write_text(DOUBLED, encoding="utf-8")
+    return path
 
 
 def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -235,7 +206,7 @@ def test_a_run_of_a_plugin_that_has_changed_since_says_so(plugin, capsys):
     words = ["run", "plugin=./entry_plugin.py", "attention=entry_mine", *TINY]
     assert main(words) == 0
     capsys.readouterr()
-    plugin.write_text(PLUGIN.format(scale=3), encoding="utf-8")
+    plugin.write_text(DOUBLED.replace("2 * value", "3 * value"), encoding="utf-8")
     assert main(words) == 0
     assert "recorded already by an earlier version of entry_plugin.py; give another records=FOLDER" in capsys.readouterr().out
 

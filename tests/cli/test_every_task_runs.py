@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,6 @@ from attn_zoo.cli import main
 from attn_zoo.cli.compose import plan
 from attn_zoo.data import data_root
 from attn_zoo.records import Store
-
-REFUSES = {"linformer": "causal"}
-"""What a mechanism cannot, as the reason of a refused record says."""
-
 
 LIKE = {
     **dict.fromkeys(["pixels", "mnist", "fashion_mnist", "cifar100"], "cifar10"),
@@ -28,66 +23,49 @@ LIKE = {
 """Tasks that are read and scored as another is. They run in the exhaustive tier; tests/tasks/test_every_cell.py trains on each."""
 
 
-def tasks() -> list[str]:
-    registry.load_plugins()
-    return list(registry.task_names())
-
-
 def lacks(name: str) -> str | None:
     """Why a task cannot run here."""
     card = registry.task_card(name)
     if not card.locations:  # it is generated
         return None
-    task = card.build(registry.make_options(f"task {name}", card.options, card.levels["smoke"].options))
     try:
-        task.examples("test")
+        registry.build_task(name, **card.levels["smoke"].options).examples("test")
     except (FileNotFoundError, ValueError) as error:
         return str(error).split(";")[0]
     return None
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in LIKE)) for name in tasks()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in LIKE)) for name in registry.task_names()]
+)
 def test_a_task_runs_at_its_smallest_level(name, tmp_path, monkeypatch):
     if reason := lacks(name):
         pytest.skip(reason)
     monkeypatch.setenv("ATTN_ZOO_DATA", str(data_root().resolve()))
     monkeypatch.chdir(tmp_path)
     status = main(["run", f"task={name}", "attention=linformer", "level=smoke"])
-    (path,) = Path("runs").glob("*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    causal = registry.task_card(name).build(registry.task_card(name).options()).spec.causal
-    assert status == int(causal), "a run that is refused alone has no score"
-    if causal:
-        assert record["status"] == "refused" and REFUSES["linformer"] in record["reason"]
+    (record,) = Store("runs").load()[0]
+    task = registry.build_task(name, **record.spec.task_options)
+    assert status == int(task.spec.causal), "a run that is refused alone has no score"
+    if task.spec.causal:
+        assert record.status == "refused" and "causal" in str(record.reason)
         return
-    assert record["status"] == "done", record["reason"]
-    assert record["task_card"]["data"] and record["chance"] is not None
-    assert record["data"]["test"]["examples"] == len(registry_task(record).examples("test"))
-
-
-def registry_task(record):
-    return registry.build_task(record["spec"]["task"], **record["spec"]["task_options"])
+    assert record.status == "done", record.reason
+    assert record.task_card["data"] and record.chance is not None
+    assert record.data["test"]["examples"] == len(task.examples("test"))
 
 
 def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
     """All that is generated, and both controls; the rest needs data."""
     monkeypatch.chdir(tmp_path)
-    words = [
-        "run",
-        "-m",
-        "experiment=lra_cpu",
-        "level=smoke",
-        "task=listops",
-        "attention=softmax,longformer,none",
-        "dials.longformer.window=9",
-    ]
-    assert main(words) == 0
+    words = ["experiment=lra_cpu", "level=smoke", "task=listops", "attention=softmax,longformer,none", "dials.longformer.window=9"]
+    assert main(["run", "-m", *words]) == 0
     said = capsys.readouterr().out
     assert "ListOps" in said and "longformer" in said
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in Path("runs").glob("*.json")]
-    options = {record["spec"]["attention"]: record["spec"]["options"] for record in records}
+    records = Store("runs").load()[0]
+    options = {record.spec.attention: record.spec.options for record in records}
     assert options["longformer"]["window"] == 9, "a dial given goes before the experiment's"
-    assert {record["implementation"] for record in records} <= {"sdpa", "tiled", "eager"}
+    assert {record.implementation for record in records} <= {"sdpa", "tiled", "eager"}
 
 
 def test_the_longer_form_of_long_range_arena_plans_its_committed_records():
@@ -101,9 +79,5 @@ def test_a_mechanism_that_cannot_is_a_cell_whoever_chooses_its_implementation(tm
     monkeypatch.chdir(tmp_path)
     words = ["run", "-m", "task=mqar", "task.causal=true", "level=smoke", "attention=linformer,none", "implementation=auto"]
     assert main(words) == 0
-    found = {record["spec"]["attention"]: record["status"] for record in map(_read, Path("runs").glob("*.json"))}
+    found = {record.spec.attention: record.status for record in Store("runs").load()[0]}
     assert found == {"linformer": "refused", "none": "done"}
-
-
-def _read(path: Path):
-    return json.loads(path.read_text(encoding="utf-8"))

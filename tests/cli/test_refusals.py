@@ -10,9 +10,28 @@ from make import make_record
 from attn_zoo.cli import main
 from attn_zoo.cli.run import exit_status
 
-RUN = ["run", "attention=uniform", "task=needle", "level=smoke", "device=cpu"]
+RUN = ["attention=uniform", "task=needle", "level=smoke", "device=cpu"]
 
-WORDS = {
+WORDS: dict[str | tuple[str, ...], str] = {
+    (
+        "attention=linformer",
+        "attention.projected_lenght=3",
+    ): "did you mean 'projected_length'? Known: allow_full_rank, dropout, equalised",
+    ("attention=linformer", "attention.projected_length=many"): "must be",
+    ("attention=linformer:sdpa", "implementation=eager"): "implementation must be given once",
+    ("task=digits", "task.patch=3"): "digits.patch must be 1, 2 or 4",
+    ("model.dim=10", "model.heads=4"): "model.dim must be a multiple of model.heads",
+    "attention=linfomer": "no attention is called 'linfomer'; did you mean 'linformer'?",
+    "--cfg=job": "no setting of a run is called 'cfg'",
+    "-c": "settings of runs must be written KEY=VALUE; got '-c'",
+    "task=lisops": "no task is called 'lisops'; did you mean 'listops'?",
+    "experiment=quickstat": "no experiment is called 'quickstat'; did you mean 'quickstart'?",
+    "launch=joblip": "no launch is called 'joblip'; did you mean 'joblib'?",
+    "budget.stepps=3": "did you mean 'steps'",
+    "level=huge": "no level of task needle is called 'huge'",
+    "implementation=cuda": "no implementation of uniform is called 'cuda'",
+    "precision=fp8": "fp32, bf16, fp16",
+    "records=blocked/runs": "records=FOLDER",
     "+budgett.steps=3": "no setting of a run is called 'budgett'; did you mean 'budget'?",
     "+x._target_=os.getcwd": "no setting of a run is called 'x'",
     "~budget": "must not remove a setting",
@@ -45,19 +64,23 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("word", "message"), WORDS.items(), ids=WORDS)
-def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys, word, message):
+@pytest.mark.parametrize("sweep", [False, pytest.param(True, marks=pytest.mark.process)], ids=["run", "sweep"])
+@pytest.mark.parametrize(("word", "message"), WORDS.items(), ids=map(str, WORDS))
+def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys, word, message, sweep):
     monkeypatch.chdir(tmp_path)
-    words = [*RUN[:1], *(other for other in RUN[1:] if other.partition("=")[0] != word.partition("=")[0]), word]
-    assert main(words) == 2
+    (tmp_path / "blocked").write_text("a file", encoding="utf-8")
+    given = [word] if isinstance(word, str) else list(word)
+    keys = {each.partition("=")[0] for each in given}
+    words = [*(each for each in RUN if each.partition("=")[0] not in keys), *given]
+    assert main(["run", *(["-m", "seed=1,2"] if sweep else []), *words]) == 2
     said = capsys.readouterr()
-    assert message in said.err and said.out == ""
-    assert list(Path().iterdir()) == [], "nothing was begun"
+    assert message in said.err and said.out == "" and "Traceback" not in said.err
+    assert [path.name for path in Path().iterdir()] == ["blocked"], "nothing was begun"
 
 
 def test_options_of_a_launcher_name_nothing_to_call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main([*RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
+    assert main(["run", *RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
     assert "options of a launcher must not begin with an underscore; got launcher._target_" in capsys.readouterr().err
 
 

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from hostile_plugins import plain
 from run_helpers import leave_few_checks
 
 from attn_zoo import plugin_files, reference, registry
@@ -23,32 +24,7 @@ from attn_zoo.records.files import NAME, pack
 ROOT = Path(__file__).parents[2]
 DATA = ["task=listops", "task.length=24", "task.train=100", "task.valid=50", "task.test=50"]
 TINY = [*DATA, "budget.steps=2", "budget.evaluate_every=1", "model.dim=16", "model.heads=2", "threads=1", "report=false"]
-PLUGIN = '''"""yᵢ = vᵢ."""
-
-from dataclasses import dataclass
-
-from attn_zoo import Attention, Capabilities, Cost, register_attention
-
-
-@dataclass
-class Options:
-    pass
-
-
-@register_attention(
-    "outside", title="From outside", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
-    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
-)
-class Outside(Attention):
-    """Values as they are."""
-
-    def attend(self, query, key, value, key_valid):
-        return value * 1.0
-
-    def definition(self, query, key, value, key_valid):
-        return value.clone()
-'''
+PLUGIN = f'"""yᵢ = vᵢ."""\n{plain("outside")}'
 PASSED = Result(Case("outside", "a_check", "", lambda: None), "passed", "", 0.0)
 WHO = ["--name", "Jane Doe", "--paper", "Doe 2026, arXiv:2601.00001"]
 
@@ -67,28 +43,21 @@ def shipped(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(shipped, tmp_path, monkeypatch):
-    """Folder of somebody; what loading a plugin changes is undone."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def elsewhere(shipped, home, monkeypatch):
+    """Folder of somebody."""
     monkeypatch.setenv(plugin_files.VARIABLE, "")
-    registry.load_plugins()  # before the copy is made, since the built-in entries register once
-    for name, kind in (("_ATTENTIONS", dict), ("_LOADED", set), ("_FAILURES", dict)):
-        monkeypatch.setattr(registry, name, kind(getattr(registry, name)))
+    monkeypatch.setattr(plugin_files, "_INSTALLED", {})
     monkeypatch.setattr(reference, "shipped", lambda: ["tiny"])
     monkeypatch.setattr(reference, "packed_file", lambda name: shipped)
-    monkeypatch.setattr(plugin_files, "_INSTALLED", {})
     leave_few_checks(monkeypatch)
-    yield tmp_path
-    sys.modules.pop("outside", None)
+    return home
 
 
 @pytest.fixture
-def outside(elsewhere):
+def outside(elsewhere) -> None:
     """Folder of somebody with runs of their own plugin."""
     (elsewhere / "outside.py").write_text(PLUGIN, encoding="utf-8")
     run("outside", "runs", "plugin=outside.py")
-    return elsewhere
 
 
 def forget() -> None:
@@ -124,7 +93,7 @@ def test_a_submission_from_outside_is_written_checked_and_run_again(outside, cap
         return Report(card.name, (PASSED,))
 
     monkeypatch.setattr(submitting, "prove", prove)
-    assert main(["submit", str(folder)]) == 0 and proved == ["outside:Outside"]
+    assert main(["submit", str(folder)]) == 0 and proved == ["outside:Mine"]
     command = re.search(r"^attn-zoo (records rerun .*)$", text, re.MULTILINE)
     assert command and main(command[1].split()) == 0
     assert "test score within 0.02 of " in capsys.readouterr().out and len(Store("again").load()[0]) == 1
@@ -150,7 +119,6 @@ def test_code_that_is_missing_or_has_changed_is_refused(outside, capsys):
     Path("outside.py").rename("another.py")
     assert submit(*WHO, "--plugin", "another.py") == 1, "a new name does not hide the change"
     assert f"plugin: another.py {words}" in " ".join(capsys.readouterr().out.split())
-    sys.modules.pop("another")
 
 
 def test_the_code_of_an_installed_plugin_must_be_that_of_the_runs(elsewhere, capsys):

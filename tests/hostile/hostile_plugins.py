@@ -140,6 +140,37 @@ class Hostile(Attention):
 """
 
 
+_PLAIN = """
+from dataclasses import dataclass
+
+from attn_zoo import Attention, Capabilities, Cost, register_attention
+
+
+@dataclass
+class Options:
+    pass
+
+
+@register_attention(
+    {name!r}, title={name!r}, paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
+)
+class Mine(Attention):
+    def attend(self, query, key, value, key_valid):
+        {before}
+        return {out}
+
+    def definition(self, query, key, value, key_valid):
+        return value.clone()
+"""
+
+
+def plain(name: str, out: str = "value * 1.0", before: str = "pass") -> str:
+    """Return the text of a harmless plugin, whose attention executes ``before`` and returns ``out``; by definition, the values."""
+    return _PLAIN.format(name=name, out=out, before=before)
+
+
 def write(folder: Path, name: str, code: str, place: str) -> Path:
     """Write a plugin that registers the attention ``name`` and executes ``code`` at ``place``."""
     path = folder / f"{name}.py"
