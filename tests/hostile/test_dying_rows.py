@@ -39,10 +39,7 @@ ENDS = {
     "interrupts": ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt: "),
 }
 """Code that ends the process of its row, with the status and the beginning of the reason in its record."""
-ENDS_NOTHING = {
-    "stops": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "forks": "OPEN or OPEN.append(os.fork()); assert OPEN[0]",
-}
+ENDS_NOTHING = {"stops": "os.kill(os.getpid(), signal.SIGSTOP)", "forks": "OPEN or OPEN.append(os.fork()); assert OPEN[0]"}
 """Code that stops the process of its row, or forks one that fails, and goes on."""
 
 

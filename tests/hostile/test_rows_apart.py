@@ -64,7 +64,3 @@ def test_rows_score_the_same_after_a_hostile_plugin_which_is_named(kind, place, 
     if HARMS[kind].named and (kind, place) not in UNDONE:
         assert HARMS[kind].named in said and name in said, said
         assert HARMS[kind].named in " ".join(hostile.warnings), hostile.warnings
-
-
-def test_at_least_eighty_hostile_plugins_are_generated():
-    assert len(HARMS) * len(PLACES) >= 80

@@ -52,38 +52,26 @@ def in_the_second_run(folder: Path) -> bool:
     return bool(names) and any(all(run_id not in name for name in names) for run_id in claims)
 
 
-def test_a_sweep_killed_at_any_moment_loses_the_run_in_flight_and_goes_on(tmp_path):
-    moments = random.Random(20)
-    before = set[str]()
-    for _ in range(5):
-        command = Command(*SWEEP, folder=tmp_path)
-        command.wait_to_hear()
-        time.sleep(moments.uniform(0.0, 0.8))
-        status, output, errors = command.kill()
-        assert status in (0, -signal.SIGKILL), errors
-        assert output.startswith(f"6 runs, {len(before)} of them recorded already, {6 - len(before)} to do")
-        after = recorded(tmp_path)
-        assert before | said(output) <= after, "what was recorded and what was said to be done is there"
-        assert len(after - before - said(output)) <= 1, "at most one was recorded when the kill kept it from being said"
-        before = after
-    assert Command(*SWEEP, folder=tmp_path).end()[0] == 0
-    check_complete(tmp_path)
-
-
-def kill_again_and_again(folder: Path, kills: int) -> None:
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.exhaustive)])
+def test_kills_of_sweeps_with_checkpoints_lose_double_and_change_nothing(kills, tmp_path):
     """Kill sweeps with a checkpoint at every step until each is complete; assert that no record is lost, doubled or changed."""
     moments, sweep, killed = random.Random(22), [*SWEEP, "checkpoint.every=1", "report=false"], 0
     for turn in itertools.count():
-        place = folder / str(turn)
+        place = tmp_path / str(turn)
         place.mkdir()
-        kept: dict[str, bytes] = {}
+        kept, before = dict[str, bytes](), set[str]()
         while killed < kills and len(kept) < len(WHOLE):
             command = Command(*sweep, folder=place)
             command.wait_to_hear()
-            time.sleep(moments.uniform(0.0, 0.4))
-            status, _, errors = command.kill()
+            time.sleep(moments.uniform(0.0, 0.6))
+            status, output, errors = command.kill()
             assert status in (0, -signal.SIGKILL), errors
+            assert output.startswith(f"6 runs, {len(before)} of them recorded already, {6 - len(before)} to do")
             killed += status != 0
+            after = recorded(place)
+            assert before | said(output) <= after, "what was recorded and what was said to be done is there"
+            assert len(after - before - said(output)) <= 1, "at most one was recorded when the kill kept it from being said"
+            before = after
             found = {path.name: path.read_bytes() for path in (place / "runs").glob("*.json")}
             assert kept.items() <= found.items(), "what was recorded is there, to the bit"
             kept = found
@@ -94,11 +82,6 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
         assert not list((place / "runs").glob(".*.checkpoint")), "recorded runs have no checkpoint"
         if killed >= kills:
             return
-
-
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.exhaustive)])
-def test_kills_of_sweeps_with_checkpoints_lose_double_and_change_nothing(kills, tmp_path):
-    kill_again_and_again(tmp_path, kills)
 
 
 def _write(folder: Path, told: Connection) -> None:
@@ -147,21 +130,18 @@ def test_a_disk_that_fills_up_in_a_sweep_loses_nothing(tmp_path):
     check_complete(tmp_path)
 
 
-def test_a_full_disk_is_refused_before_work_starts(tmp_path):
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [({"longest_file": 1000}, "File too large"), ({"obedient": True}, "Permission denied")],
+    ids=["full", "read-only"],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_work_starts(limits, why, tmp_path):
     path = Store(tmp_path / "runs").add(make_record())
-    status, output, errors = Command(*SWEEP, folder=tmp_path, longest_file=1000).end()
+    if "obedient" in limits:
+        path.parent.chmod(0o500)
+    status, output, errors = Command(*SWEEP, folder=tmp_path, **limits).end()
     assert status == 2, output
-    assert "the records folder 'runs' cannot be written (File too large). Choose another folder with records=FOLDER" in errors
-    assert output == ""
-    assert [p.name for p in (tmp_path / "runs").iterdir()] == [path.name]
-
-
-def test_a_read_only_folder_is_refused_before_work_starts(tmp_path):
-    path = Store(tmp_path / "runs").add(make_record())
-    path.parent.chmod(0o500)
-    status, output, errors = Command(*SWEEP, folder=tmp_path, obedient=True).end()
-    assert status == 2, output
-    assert "the records folder 'runs' cannot be written (Permission denied). Choose another folder with records=FOLDER" in errors
+    assert f"the records folder 'runs' cannot be written ({why}). Choose another folder with records=FOLDER" in errors
     assert output == ""
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 

@@ -172,16 +172,20 @@ if [ -e $(dirname $0)/over ]; then echo "70|COMPLETED|here"; else echo "70|RUNNI
 """
 
 
+def simulated(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """Lay down scripts that simulate commands of Slurm, and let them be found first."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
     """Scripts simulate Slurm: sbatch starts a job without a queue, and srun starts the command of the job's script."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
     seen = tmp_path / "batch.sh"
-    python = Path(sys.executable)
-    for name, text in {"sbatch": SBATCH.format(python=python, seen=str(seen)), "srun": SRUN, "sacct": SACCT}.items():
-        (commands / name).write_text(text, encoding="utf-8")
-        (commands / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    sbatch = SBATCH.format(python=sys.executable, seen=str(seen))
+    simulated(tmp_path / "bin", monkeypatch, sbatch=sbatch, srun=SRUN, sacct=SACCT)
     asked = ["launch=slurm", "threads=1", "workers=1", "launcher.additional_parameters={mail-type: FAIL}"]
     words = ["attention=none", *SMALL[:-1], *asked, "launcher.partition=long", "report=false"]
     assert zoo("run", *words, folder=tmp_path) == 0
@@ -215,13 +219,8 @@ def test_processes_that_are_started_together_are_refused(monkeypatch):
 
 
 def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkeypatch, capsys):
-    commands = tmp_path / "bin"
-    commands.mkdir()
     refused = "#!/bin/bash\necho asked >> asked; echo 'sbatch: error: invalid partition specified: long' >&2; exit 1\n"
-    for name, text in {"sbatch": refused, "srun": SRUN}.items():
-        (commands / name).write_text(text, encoding="utf-8")
-        (commands / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    simulated(tmp_path / "bin", monkeypatch, sbatch=refused, srun=SRUN)
     assert zoo("run", "launch=slurm", "seed=1,2", *SMALL, folder=tmp_path) == 2
     assert "the launcher failed: sbatch: error: invalid partition specified: long" in capsys.readouterr().err
     assert (tmp_path / "asked").read_text(encoding="utf-8").count("asked") == 1
