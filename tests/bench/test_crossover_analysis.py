@@ -27,11 +27,7 @@ def point(
     made = Figures(
         Cell(label, "forward", length, role=role, subject=Subject("softmax", {}, "sdpa", backend)), failures=failures or {}
     )
-    kept = {
-        "seconds": list(seconds),
-        "held_bytes": [0] if bytes else [],
-        "peak_bytes": [bytes] if bytes else [],
-    }
+    kept = {"seconds": list(seconds), "held_bytes": [0] if bytes else [], "peak_bytes": [bytes] if bytes else []}
     made.values = {quantity: values for quantity, values in kept.items() if values}
     return made
 

@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from linformer_table3 import (
-    LENGTHS,
-    MEMORY_SAVED,
-    PROJECTED_LENGTHS,
-    TIME_SAVED,
-    LinformerTable3,
-    pairs,
-    table3_report,
-)
+from linformer_table3 import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, LinformerTable3, pairs, table3_report
 
 from attn_zoo.bench import session
 from attn_zoo.bench.measurement import Cell, Figures, Measurement

@@ -100,21 +100,6 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     assert len(list(tmp_path.glob("runs/*.json"))) == 6
 
 
-@pytest.mark.exhaustive
-def test_measure_prints_exponents_and_writes_them(tmp_path):
-    words = ["attention=softmax:sdpa,linformer[projected_length=16]", "lengths=64,128", "dim=16", "heads=2"]
-    status, output, errors = zoo("measure", *words, "rounds=2", "output=found.json", folder=tmp_path)
-    assert status == 0, errors
-    assert "softmax:sdpa" in output
-    assert "linformer[projected_length=16]" in output
-    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    assert len(found["cells"]) == 2 * 2 * 2
-    assert found["complete"] is True
-    assert not any("failure" in row for row in found["rows"])
-    seconds = [row for row in found["rows"] if row["quantity"] == "seconds"]
-    assert sorted((row["cell"], row["round"]) for row in seconds) == [(cell, turn) for cell in range(8) for turn in range(2)]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -78,30 +78,19 @@ def test_an_attention_of_a_file_is_proved_trained_and_placed(home, monkeypatch, 
     assert re.search(r"^mine on Digits \(patches\): [\d.]+ ± [\d.]+ %, ", printed, re.MULTILINE)
 
 
-def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
-    monkeypatch.setattr(compare, "_check", lambda entry: True)
-    source = Path("mine.py")
-    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: source)  # type: ignore[attr-defined]
-    for text in ("first", "second", "first"):
-        source.write_text(text, encoding="utf-8")
-        assert main(["compare", "linear"]) == 0
-    folders = [planned.settings.records for planned, _ in trained]
-    assert folders[0] == folders[2] != folders[1]
-
-
-@pytest.mark.parametrize("package", [True, False])
-def test_changed_code_beside_the_file_of_a_mechanism_has_a_folder_of_its_own(package, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("where", "changed"), [("package", "helper.py"), ("folder", "helper.py"), ("attn_zoo", "attention.py")])
+def test_changed_code_of_a_mechanism_or_beside_it_has_a_folder_of_its_own(where, changed, tmp_path, monkeypatch):
     root = tmp_path / "mine"
     root.mkdir()
-    if package:
+    if where == "package":
         (root / "__init__.py").write_text("", encoding="utf-8")
     (root / "attention.py").write_text("class Mine: ...\n", encoding="utf-8")
-    monkeypatch.setattr(compare, "card", lambda name: SimpleNamespace(build=object, origin="mine.attention:Mine"))
+    monkeypatch.setattr(compare, "card", lambda name: SimpleNamespace(build=object, origin=f"{where}.attention:Mine"))
     monkeypatch.setattr("attn_zoo.cli.compare.inspect.getfile", lambda kind: str(root / "attention.py"))
-    monkeypatch.setattr(compare, "exported_plugins", lambda: [] if package else [root])
+    monkeypatch.setattr(compare, "exported_plugins", lambda: [root] if where == "folder" else [])
     folders = []
     for text in ("first", "second", "first"):
-        (root / "helper.py").write_text(text, encoding="utf-8")
+        (root / changed).write_text(text, encoding="utf-8")
         folders.append(compare._folder([RowName("linear")]))
     assert folders[0] == folders[2] != folders[1]
 

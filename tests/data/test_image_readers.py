@@ -56,10 +56,7 @@ def test_an_npz_of_grey_images_needs_no_channels_and_any_count_can_be_taken(tmp_
     [
         ({"train_images": None}, "must hold train_images; it holds train_labels, test_images, test_labels"),
         ({"test_images": np.zeros((20, 8, 6, 3))}, r"test_images must be of type uint8, because levels are 0 to 255; got float64"),
-        (
-            {"test_images": np.zeros((20, 6, 8, 3), np.uint8)},
-            r"20 images of .* \(3, 8, 6\); it holds 20 of shape \(3, 6, 8\)",
-        ),
+        ({"test_images": np.zeros((20, 6, 8, 3), np.uint8)}, r"20 images of .* \(3, 8, 6\); it holds 20 of shape \(3, 6, 8\)"),
         ({"test_images": np.zeros((20, 8), np.uint8)}, r"must have shape \(images, height, width, channels\); got \(20, 8\)"),
         ({"train_images": np.zeros((29, 8, 6, 3), np.uint8)}, "train_images must hold 30 images .*; it holds 29"),
         (

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from attn_zoo.tasks.datasets import posts
 from attn_zoo.tasks.retrieval import Files, draw_pairs
+from oracles import text_of
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError, Pairs
@@ -52,10 +53,7 @@ def build(root: str, **options):
 
 def documents(examples) -> list[tuple[str, str]]:
     batch = examples.batch(range(len(examples)))
-    return [
-        tuple(bytes((ids[ids > 0] - 1).tolist()).decode() for ids in pair)  # type: ignore[misc]
-        for pair in batch.inputs
-    ]
+    return [(text_of(one), text_of(other)) for one, other in batch.inputs]
 
 
 def test_only_what_the_author_wrote_is_left_of_a_post():

@@ -11,7 +11,7 @@ from attn_zoo.tasks.sentences import Sst2
 from attn_zoo.cli import main
 from attn_zoo.cli import transplant as command
 from attn_zoo.data.labelled_text import LabelledText
-from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, swap
+from attn_zoo.transplant import Bench, Candidate, Setting, Start, Teacher, Trial, swap
 from attn_zoo.transplant.classification_table import accuracies, classification_table
 from attn_zoo.transplant.classify import Labelled, classify, labelled
 from attn_zoo.transplant.record import read_record
@@ -78,17 +78,13 @@ def test_trimming_does_not_change_what_is_learned(easy, teacher, task):
 
 def test_plain_softmax_is_the_teacher_itself_and_points_hold_what_was_measured(easy, teacher, material, task):
     short = replace(easy, classify_steps=4)
-    given = replace_material(material, task)
+    given = replace(material, tasks=[task])
     trials = [Trial(SOFTMAX, None, 1), Trial(LINFORMER, Start.stretches, 1)]
     softmax, linformer = Bench(short, teacher, given, trials, lambda line: None).points()
     assert softmax["stages"]["tuned"] == softmax["stages"]["swap"] and softmax["stages"]["swap"]["cosine"] > 0.9999
     assert softmax["seconds"].keys() == {"words"} and linformer["seconds"].keys() == {"distilled", "tuned", "words"}
     assert softmax["accuracy"]["words"] == classify(swap(teacher, SOFTMAX, short.length, 1), task, short, trim=True, seed=1)
     assert all(len(point["passes"][who]) == 7 for point in (softmax, linformer) for who in ("teacher", "student"))
-
-
-def replace_material(material: Material, task: Labelled) -> Material:
-    return Material(material.learn, material.test, material.pairs, material.same, material.facts, [task])
 
 
 def test_the_table_holds_means_over_tasks_and_seeds(easy):

@@ -218,7 +218,7 @@ def test_any_mechanism_goes_the_same_way(setting, teacher, material):
     for name, options in {"nystrom": {"landmarks": 4}, "longformer": {"window": 5, "global_tokens": 1}, "uniform": {}}.items():
         (point,) = points_of(short, teacher, material, Trial(Candidate(name, options, None, name), None, 1))
         assert point["failed"] is None and point["control"] is (name == "uniform")
-        assert all(value is not None for value in asdict_of(point).values())
+        assert all(value is not None for name, value in point["stages"]["tuned"].items() if not name.startswith("pairs"))
 
 
 def test_a_hybrid_starts_the_layers_with_matrices_and_costs_what_its_layers_do(setting, teacher, material, points):
@@ -232,10 +232,6 @@ def test_a_hybrid_starts_the_layers_with_matrices_and_costs_what_its_layers_do(s
     cost = point["cost"]
     assert cost["attention_flops"] / cost["softmax_flops"] == pytest.approx((2 * 6 / setting.length + 1) / 2)
     assert cost["teacher_flops"] - cost["softmax_flops"] == cost["encoder_flops"] - cost["attention_flops"]
-
-
-def asdict_of(point):
-    return {name: value for name, value in point["stages"]["tuned"].items() if not name.startswith("pairs")}
 
 
 def test_the_teacher_is_graded_too(setting, teacher, material):
