@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attn_zoo.leaderboard.statistics import Estimate, estimate, paired_p_value, welch
+from attn_zoo.leaderboard.statistics import Estimate, estimate, holm, paired_p_value, welch
 
 
 @pytest.mark.parametrize("counts", [(3, 3), (5, 3), (2, 10)])
@@ -47,6 +47,17 @@ def test_a_paired_test_is_scipys():
     assert paired_p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-9)
     assert paired_p_value([0.0, 0.0]) == 1.0 and paired_p_value([0.1, 0.1]) < 1e-6
     assert paired_p_value([0.01, 0.01, 0.01], grain=0.01) == pytest.approx(2 * stats.t.sf(18**0.5, 2), rel=1e-9)
+
+
+def test_holm_by_hand_and_by_its_definition():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == pytest.approx([1.0, 1.0]) and holm([]) == []
+    chance = np.random.default_rng(6)
+    for _ in range(50):
+        p_values = list(chance.random(12) ** 3)
+        steps = [(12 - sum(other < p for other in p_values)) * p for p in p_values]
+        expected = [min(1.0, max(step for step, other in zip(steps, p_values, strict=True) if other <= p)) for p in p_values]
+        assert holm(p_values) == pytest.approx(expected)
 
 
 def test_an_interval_ends_where_the_metric_does():
