@@ -9,8 +9,7 @@ from pathlib import Path
 
 from attn_zoo.cli.parsing import InLines
 from attn_zoo.cli.records_of import left_out, name_left_out, records_of
-from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference, render_difference
-from attn_zoo.leaderboard.gate import REGRESSIONS
+from attn_zoo.leaderboard.difference import COST_TOLERANCE, REGRESSIONS, TOLERANCE, difference, render_difference
 from attn_zoo.terminal import wrap
 
 

@@ -3,42 +3,82 @@ worse scores, higher costs, and rows that cannot be compared."""
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.gate import METHOD, Change, Finding, Judged, Pair, cost_changes, judged
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
 from attn_zoo.leaderboard.metrics import SHARES, style
-from attn_zoo.leaderboard.rank import (
-    SETTING,
-    draws_by_seed,
-    key_of,
-    measured_as,
-    newest,
-    shared_task_options,
-    tables,
-    without_trials,
-)
-from attn_zoo.leaderboard.statistics import Estimate, Run, estimate
+from attn_zoo.leaderboard.rank import SETTING, draws_by_seed, key_of, newest, shared_task_options, tables, without_trials
+from attn_zoo.leaderboard.statistics import Estimate, Run, estimate, holm, paired_p_value
 from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
+from attn_zoo.records.frames import COUNTED
 
+LEVEL = 0.05
+"""Significance level. If the later records are as good as the earlier ones, this is the greatest probability that any row is
+called worse."""
 TOLERANCE = 0.01
 """Largest loss of score that does not count as worse: absolute for percentage metrics, else relative to the earlier mean."""
 COST_TOLERANCE = 0.1
 """Largest relative rise of a measured cost that does not count as worse."""
-_COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
+REGRESSIONS: Mapping[str, str] = {
+    "worse": "a score is significantly worse",
+    "slower": "a training step takes longer",
+    "larger": "a training step takes more memory",
+    "costlier": "a counted cost rose: parameters, FLOPs",
+    "failing": "a seed that succeeded in A failed in B",
+    "missing": "a configuration or seed is only in A",
+    "changed": "data, protocol or settings changed, so nothing was compared",
+}
+"""Kinds of findings that can make ``attn-zoo diff`` fail. The other kinds (better, faster, smaller, cheaper, fixed, new) cannot."""
+METHOD = (
+    "scores: worse or better by a one-sided paired t test over shared seeds, with Holm's correction over all rows "
+    f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
+    "the spread is unknown, and the tolerance alone decides",
+    "counted costs: any difference counts",
+    "measured costs: higher or lower for every shared seed by more than the tolerance and, for time, by more than the "
+    "interquartile ranges of the steps; compared only on the same processor with the same number of threads",
+)
+_MEASURED = {
+    "time": ("step_seconds_median", "step_seconds_iqr", ("slower", "faster")),
+    "memory": ("peak_bytes", "", ("larger", "smaller")),
+}
+"""For each measured cost, its column, the column with its spread, and the kinds of findings if it is higher or lower in B."""
+
+_Rows = Mapping[str, Mapping[int, Run]]
+"""Runs by row and seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Difference of one row between A and B, of a kind such as ``worse`` or ``slower``."""
+
+    kind: str
+    row: str
+    text: str
+
+
+class Shared(NamedTuple):
+    """Scores of one row at the seeds that A and B share."""
+
+    gains: Sequence[float]
+    """Score in B minus score in A by seed, with the sign turned if lower scores are better."""
+    grain: float
+    """Smallest step between two scores; 0 if it is not known."""
+    tolerance: float
+    """Largest loss that does not count as worse, in the unit of the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Comparison of one row (a configuration on one task) between two sets of records, A (earlier) and B (later)."""
+    """Comparison of one row (a configuration on one task) between A and B."""
 
     label: str
     task: str
@@ -47,15 +87,20 @@ class Compared:
     a: Estimate | None
     """Mean test score in A over all finished seeds; None if A has no score."""
     b: Estimate | None
-    judged: Judged | None
-    """Verdict on the scores. None if they cannot be compared; ``findings`` then has the reasons."""
-    costs: tuple[Change, ...]
+    difference: Estimate | None
+    """Score in B minus score in A, averaged over shared seeds. Its interval is not corrected for the number of rows. None if the
+    scores were not compared."""
+    word: str
+    """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds), or the kinds of findings that prevented a
+    comparison."""
+    costs: Mapping[str, float]
+    """Relative change of measured costs, ``time`` and ``memory``."""
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Comparison of all rows of two sets of records, A (earlier) and B (later)."""
+    """Comparison of all rows of A and B."""
 
     rows: tuple[Compared, ...]
     tolerance: float
@@ -65,22 +110,6 @@ class Difference:
         """Return the findings whose kind is one of ``kinds``."""
         wanted = set(kinds)
         return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Runs of one row by seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
-
-    by_seed: Mapping[int, Run]
-
-    @property
-    def first(self) -> Run:
-        """First finished run or, if none finished, the first run."""
-        return min(self.by_seed.values(), key=lambda run: run["status"] != "done")
-
-    @property
-    def scores(self) -> dict[int, float]:
-        return {seed: run["test"] for seed, run in self.by_seed.items() if run["status"] == "done" and run["test"] is not None}
 
 
 def difference(
@@ -107,142 +136,194 @@ def difference(
                 f"{name} must hold at least one record, but holds none. Give a folder of records or the file of one record"
             )
     before, after = map(_rows, runs)
-    told = _Names(pl.concat(runs, how="diagonal"))
-    partners = _partners(before, after)
-    both = [key for key in before if key in after]
-    steady = [key for key in both if not _changed(before[key], after[key])]
-    verdicts = dict(zip(steady, judged([_pair(before[key], after[key], tolerance) for key in steady]), strict=True))
+    names, partners = _names(pl.concat(runs, how="diagonal")), _partners(before, after)
+    steady = [key for key in before if key in after and not _changed(before[key], after[key])]
+    shared = {key: _shared(before[key], after[key], tolerance) for key in steady}
+    words = dict(zip(shared, judged(list(shared.values())), strict=True))
     rows = []
     for key in [*before, *(k for k in after if k not in before and k not in partners.values())]:
-        then, now = before.get(key), after.get(partners.get(key, key))
-        rows.append(_compared(told, then, now, verdicts.get(key), cost_tolerance))
-    rows.sort(key=lambda row: (row.task, row.label))
-    return Difference(tuple(rows), tolerance, cost_tolerance)
+        then, now = before.get(key, {}), after.get(partners.get(key, key), {})
+        run = _first(then or now)
+        label, task = names[run["run_id"]]
+        row, metric = f"{label} on {task}", run["task_card"]["metric"]
+        word, p = words.get(key, ("", None))
+        findings = [Finding(kind, row, text) for kind, text in _apart(then, now)]
+        gap, costs = None, dict[str, float]()
+        if key in shared:
+            gap = estimate([_scores(now)[seed] - score for seed, score in _scores(then).items() if seed in _scores(now)])
+            if gap and word in ("worse", "better"):
+                findings.append(Finding(word, row, _why(gap, p, shared[key], metric in SHARES)))
+            for cost, change, kind, text in _costs(then, now, cost_tolerance):
+                findings += [Finding(kind, row, text)] if kind else []
+                costs |= {cost: change} if cost in _MEASURED else {}
+        told = word or "/".join(dict.fromkeys(finding.kind for finding in findings))
+        a_mean, b_mean = (estimate(list(_scores(side).values())) for side in (then, now))
+        rows.append(Compared(label, task, metric, a_mean, b_mean, gap, told, costs, tuple(findings)))
+    return Difference(tuple(sorted(rows, key=lambda row: (row.task, row.label))), tolerance, cost_tolerance)
 
 
-def _compared(told: _Names, then: _Runs | None, now: _Runs | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
-    run = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
-    label, task = told.row(run), told.task(run)
-    costs = cost_changes(then.by_seed, now.by_seed, cost_tolerance) if verdict and then and now else ()
-    return Compared(
-        label=label,
-        task=task,
-        metric=run["task_card"]["metric"],
-        a=estimate(list(then.scores.values())) if then else None,
-        b=estimate(list(now.scores.values())) if now else None,
-        judged=verdict,
-        costs=costs,
-        findings=tuple(_findings(f"{label} on {task}", then, now, verdict, costs)),
-    )
+def judged(rows: Sequence[Shared]) -> list[tuple[str, float | None]]:
+    """Return for each row the verdict on its later scores, and the corrected p value of the hypothesis that the verdict is wrong.
+
+    They are corrected for the number of rows with at least ``SEEDS_NEEDED`` shared seeds. Other rows have None, and the tolerance
+    alone decides.
+    """
+    tested = [at for at, row in enumerate(rows) if len(row.gains) >= SEEDS_NEEDED]
+    p_values = [_p_worse(rows[at]) for at in tested]
+    corrected = dict(zip(tested, zip(holm(p_values), holm([1 - p for p in p_values]), strict=True), strict=True))
+    return [_verdict(row, corrected.get(at)) for at, row in enumerate(rows)]
 
 
-def _findings(
-    row: str, then: _Runs | None, now: _Runs | None, verdict: Judged | None, costs: Sequence[Change]
-) -> Iterator[Finding]:
-    if then is None:
-        yield Finding("new", row, "only in B")
-        return
-    if now is None:
-        yield Finding("missing", row, "only in A")
-        return
-    if changes := _changed(then, now):
-        yield Finding("changed", row, f"not compared, because {'; '.join(changes)}")
-        return
-    for seed, run in then.by_seed.items():
-        other = now.by_seed.get(seed)
-        if other is None:
-            yield Finding("missing", row, f"seed {seed} is only in A")
-        elif run["status"] == "done" != other["status"]:
-            yield Finding("failing", row, f"seed {seed} was done and is now {other['status']}: {other['reason']}")
-        elif run["status"] != "done" == other["status"]:
-            yield Finding("fixed", row, f"seed {seed} was {run['status']} and is now done")
-    if verdict and verdict.word in ("worse", "better"):
-        yield Finding(verdict.word, row, verdict.why)
-    for change in costs:
-        if change.kind:
-            yield Finding(change.kind, row, change.why)
+def _p_worse(row: Shared) -> float:
+    """Return the one-sided p value for B being worse."""
+    two_sided = paired_p_value(row.gains, row.grain)
+    return two_sided / 2 if statistics.fmean(row.gains) < 0 else 1 - two_sided / 2
 
 
-def _pair(then: _Runs, now: _Runs, tolerance: float) -> Pair:
-    measured, scores = resolution(then.first["task_card"], then.first["data"]), then.scores
-    mean = sum(scores.values()) / len(scores) if scores else 0.0
-    return Pair(scores, now.scores, measured, tolerance if measured.share else tolerance * abs(mean))
+def _verdict(row: Shared, corrected: tuple[float, float] | None) -> tuple[str, float | None]:
+    if not row.gains:
+        return "not compared", None
+    gain = statistics.fmean(row.gains)
+    side = "worse" if gain < -row.tolerance else "better" if gain > row.tolerance else ""
+    if corrected is None:
+        return side or "within tolerance", None
+    p = corrected[side == "better"]
+    return side if side and p <= LEVEL else "within noise", p
 
 
-def _rows(runs: pl.DataFrame) -> dict[str, _Runs]:
+def _why(gap: Estimate, p: float | None, row: Shared, share: bool) -> str:
+    over = f"{gap.in_points(share)} over {gap.count} shared seed{'s' if gap.count > 1 else ''}"
+    if p is not None:
+        return f"{over}, corrected p = {p:.2g}"
+    return f"{over}, tolerance {Estimate(row.tolerance, None, 0).in_points(share, '')}; the noise is unknown"
+
+
+def _apart(then: Mapping[int, Run], now: Mapping[int, Run]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and text of each finding that is not about scores or costs."""
+    if not then or not now:
+        yield ("missing", "only in A") if then else ("new", "only in B")
+    elif changes := _changed(then, now):
+        yield "changed", f"not compared, because {'; '.join(changes)}"
+    else:
+        for seed, run in then.items():
+            other = now.get(seed)
+            if other is None:
+                yield "missing", f"seed {seed} is only in A"
+            elif run["status"] == "done" != other["status"]:
+                yield "failing", f"seed {seed} was done and is now {other['status']}: {other['reason']}"
+            elif run["status"] != "done" == other["status"]:
+                yield "fixed", f"seed {seed} was {run['status']} and is now done"
+
+
+def _costs(then: Mapping[int, Run], now: Mapping[int, Run], tolerance: float) -> Iterator[tuple[str, float, str, str]]:
+    """Yield costs of a row: the name, the relative change, the kind of finding (empty for a change that does not count), and the
+    text. A counted cost is yielded only if it differs, time and memory only if they were measured on the same kind of processor."""
+    shared = [(run, now[seed]) for seed, run in then.items() if seed in now and run["status"] == now[seed]["status"] == "done"]
+    for name in COUNTED if shared else ():
+        old, new = (run[name] for run in shared[0])
+        if old is not None and new is not None and old != new:
+            yield name, 0.0, "costlier" if new > old else "cheaper", _became(name, old, new)
+    here = [pair for pair in shared if pair[0]["processor"] == pair[1]["processor"]]
+    for cost, (name, spread, kinds) in _MEASURED.items():
+        known = [pair for pair in here if pair[0][name] and pair[1][name]]
+        if known:
+            kind = next((k for k, s in zip(kinds, (1, -1), strict=True) if _beyond(known, name, spread, s, tolerance)), "")
+            old, new = (statistics.median(pair[side][name] for pair in known) for side in (0, 1))
+            text = f"{_became(name, old, new)} over {len(known)} shared seed{'s' if len(known) > 1 else ''}"
+            yield cost, new / old - 1, kind, text
+
+
+def _beyond(pairs: Sequence[tuple[Run, Run]], name: str, spread: str, sign: int, tolerance: float) -> bool:
+    """Return True if a cost rose (``sign`` 1) or fell (-1) at every seed, by more than the tolerance and the steps' spreads."""
+    noise = [max(tolerance * min(a[name], b[name]), a.get(spread) or 0.0, b.get(spread) or 0.0) for a, b in pairs]
+    return all(sign * (b[name] - a[name]) > most for (a, b), most in zip(pairs, noise, strict=True))
+
+
+def _became(name: str, old: float, new: float) -> str:
+    change = f" ({new / old - 1:+.1%})" if old else ""
+    return f"{name.replace('_', ' ')} {old:,.4g} became {new:,.4g}{change}"
+
+
+def _shared(then: Mapping[int, Run], now: Mapping[int, Run], tolerance: float) -> Shared:
+    run, a, b = _first(then), _scores(then), _scores(now)
+    measured = resolution(run["task_card"], run["data"])
+    unit = 1.0 if measured.share else abs(statistics.fmean(a.values() or [0.0]))
+    gains = [measured.sign * (b[seed] - a[seed]) for seed in sorted(a.keys() & b.keys())]
+    return Shared(gains, measured.grain, tolerance * unit)
+
+
+def _first(runs: Mapping[int, Run]) -> Run:
+    """Return the first finished run or, if none finished, the first run."""
+    return min(runs.values(), key=lambda run: run["status"] != "done")
+
+
+def _scores(runs: Mapping[int, Run]) -> dict[int, float]:
+    return {seed: run["test"] for seed, run in runs.items() if run["status"] == "done" and run["test"] is not None}
+
+
+def _rows(runs: pl.DataFrame) -> _Rows:
     """Group runs into rows by their specs without the seed."""
     runs = newest(runs, *SETTING).sort("seed")
     rows = grouped((key_of(_spec(run)), run) for run in runs_of(runs))
-    return {key: _Runs({run["seed"]: run for run in members}) for key, members in sorted(rows.items())}
+    return {key: {run["seed"]: run for run in members} for key, members in sorted(rows.items())}
 
 
-def _partners(before: Mapping[str, _Runs], after: Mapping[str, _Runs]) -> dict[str, str]:
+def _partners(before: _Rows, after: _Rows) -> dict[str, str]:
     """Pair a row that is only in A with a row that is only in B, if each side has exactly one such row of their mechanism and
     task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, rows, other in ((0, before, after), (1, after, before)):
-        for key, runs in rows.items():
-            if key not in other:
-                alone[runs.first["attention"], runs.first["task"]][side].append(key)
+        for key in rows.keys() - other.keys():
+            run = _first(rows[key])
+            alone[run["attention"], run["task"]][side].append(key)
     return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
 
 
-def _changed(rows_then: _Runs, rows_now: _Runs) -> list[str]:
+def _changed(rows_then: Mapping[int, Run], rows_now: Mapping[int, Run]) -> list[str]:
     """Return why two rows cannot be compared: differences of spec, protocol, task version, metric or data.
 
     If each seed draws its own data, the data are compared at a shared seed only.
     """
-    shared = [(run, rows_now.by_seed[seed]) for seed, run in rows_then.by_seed.items() if seed in rows_now.by_seed]
-    then, now = min(shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(rows_then.first, rows_now.first))
-    a, b = _flat(_spec(then)), _flat(_spec(now))
+    shared = [(run, rows_now[seed]) for seed, run in rows_then.items() if seed in rows_now]
+    then, now = min(
+        shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(_first(rows_then), _first(rows_now))
+    )
+    a, b = (
+        {
+            **_flat(_spec(run)),
+            "protocol": run["protocol"],
+            "task version": run["task_version"],
+            "metric": run["task_card"]["metric"],
+        }
+        for run in (then, now)
+    )
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
-    for name, was, became in (
-        ("protocol", then["protocol"], now["protocol"]),
-        ("task version", then["task_version"], now["task_version"]),
-        ("metric", then["task_card"]["metric"], now["task_card"]["metric"]),
-    ):
-        told += [f"{name} {was} became {became}"] if was != became else []
     for split in then["data"].keys() & now["data"].keys() if shared or not draws_by_seed(then) else ():
-        was, became = then["data"][split].get("digest"), now["data"][split].get("digest")
-        told += [f"digest of {split} {str(was)[:8]} became {str(became)[:8]}"] if was != became else []
+        was, became = (str(run["data"][split].get("digest")) for run in (then, now))
+        told += [f"digest of {split} {was[:8]} became {became[:8]}"] if was != became else []
     return told
 
 
-class _Names:
-    """Unique names of rows and of tasks."""
+def _names(runs: pl.DataFrame) -> dict[str, tuple[str, str]]:
+    """Return for each id of a run the label of its row, and the title of its task. If runs of a task differ in a setting that all
+    rows of a table share, the title has its value."""
+    labels = {run["run_id"]: row.label for table in tables(runs) for row in table.rows for run in row.runs}
+    names = {}
+    for members in grouped((run["task"], (run, _setting(run))) for run in runs_of(runs)).values():
+        first = members[0][1]
+        differing = [name for name in first if len({key_of(setting.get(name)) for _, setting in members}) > 1]
+        for run, setting in members:
+            told = ", ".join(f"{name}={setting.get(name)}" for name in differing)
+            # If a study chose differently in A and B, the tables of both have the later choice only.
+            label = labels.get(run["run_id"], f"{run['attention']} (tuned)")
+            names[run["run_id"]] = label, str(run["task_card"]["title"]) + (f" ({told})" if told else "")
+    return names
 
-    def __init__(self, runs: pl.DataFrame) -> None:
-        self._labels = {
-            key_of([row.attention, row.options, row.heads or table.model["heads"], row.block.measured_as]): row.label
-            for table in tables(runs)
-            for row in table.rows
-        }
-        by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        for run in runs_of(runs):
-            setting = self._setting(run)
-            by_task[run["task"]][key_of(setting)] = setting
-        self._differing = {
-            task: [name for name in next(iter(found.values())) if len({key_of(s.get(name)) for s in found.values()}) > 1]
-            for task, found in by_task.items()
-        }
 
-    def row(self, run: Run) -> str:
-        key = key_of([run["attention"], run["options"], run["heads"], measured_as(run)])
-        # Where a study chose differently in A and B, the tables of both show the later choice only.
-        return self._labels.get(key, f"{run['attention']} (tuned)")
-
-    def task(self, run: Run) -> str:
-        setting = self._setting(run)
-        settings = ", ".join(f"{name}={setting.get(name)}" for name in self._differing[run["task"]])
-        return str(run["task_card"]["title"]) + (f" ({settings})" if settings else "")
-
-    def _setting(self, run: Run) -> dict[str, Any]:
-        shared = {
-            "task": shared_task_options(run),
-            "model": asdict(ModelSpec()) | run["model"],
-            "budget": asdict(Budget()) | run["budget"],
-        }
-        return _flat({**shared, "precision": run["precision"], "device": run["device"]})
+def _setting(run: Run) -> dict[str, Any]:
+    model, budget = asdict(ModelSpec()) | run["model"], asdict(Budget()) | run["budget"]
+    own = {"precision": run["precision"], "device": run["device"]}
+    return _flat({"task": shared_task_options(run), "model": model, "budget": budget, **own})
 
 
 def _spec(run: Run) -> dict[str, Any]:
@@ -268,17 +349,13 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
         kinds: kinds of findings that make ``attn-zoo diff`` fail.
         format: ``terminal`` or ``github``.
     """
-    parts = [
-        tabulated(
-            Grid(
-                f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
-                ["attention", "A", "B", "B - A", "detectable loss", "verdict", *_COSTS],
-                [_line(row) for row in found.rows if row.task == task],
-            ),
-            format,
+    parts = []
+    for task, rows in grouped((row.task, row) for row in found.rows).items():
+        unit = " in %" if all(row.metric in SHARES for row in rows) else ""
+        title = f"{task}: A, B and B - A{unit}; seeds in brackets"
+        parts.append(
+            tabulated(Grid(title, ["attention", "A", "B", "B - A", "verdict", *_MEASURED], list(map(_line, rows))), format)
         )
-        for task in dict.fromkeys(row.task for row in found.rows)
-    ]
     failing = found.failing(kinds)
     others = [f for row in found.rows for f in row.findings if f not in failing]
     for head, findings in ((f"Fails ({', '.join(kinds)})", failing), ("Also found", others)):
@@ -295,18 +372,6 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
 
 
 def _line(row: Compared) -> list[str]:
-    judged = row.judged
-    costs = {change.name: change for change in row.costs}
-    shifts = [f"{costs[name].b / costs[name].a - 1:+.1%}" if name in costs else "-" for name in _COSTS.values()]
-    gap = "-" if judged is None or judged.difference is None else _estimate(judged.difference, row, "+")
-    least = "-" if judged is None or judged.least is None else Estimate(judged.least, None, 0).written(*style(row.metric))
-    word = judged.word if judged else "/".join(dict.fromkeys(finding.kind for finding in row.findings))
-    return [row.label, _estimate(row.a, row), _estimate(row.b, row), gap, least, word, *shifts]
-
-
-def _estimate(found: Estimate | None, row: Compared, sign: str = "") -> str:
-    return "-" if found is None else f"{found.written(*style(row.metric), sign)} ({found.count})"
-
-
-def _unit(found: Difference, task: str) -> str:
-    return " in %" if all(row.metric in SHARES for row in found.rows if row.task == task) else ""
+    scores = [(row.a, ""), (row.b, ""), (row.difference, "+")]
+    told = ["-" if one is None else f"{one.written(*style(row.metric), sign)} ({one.count})" for one, sign in scores]
+    return [row.label, *told, row.word, *(f"{row.costs[name]:+.1%}" if name in row.costs else "-" for name in _MEASURED)]
