@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from itertools import product
 from typing import NamedTuple
 
@@ -45,7 +44,7 @@ def compose(given: Iterable[Word]) -> Composed:
         ValueError: ``experiment`` or ``launch`` has several values.
         HydraException: there is no such experiment or launcher.
     """
-    named = [word for word in given if word.key in ("experiment", "launch") or word.key.startswith("hydra.")]
+    named = [word for word in given if word.key in ("experiment", "launch")]
     if several := [word for word in named if word.swept]:
         raise ValueError(f"{several[0].key}= must be one name; got {several[0].text}. Run one command for each name")
     store_groups()
@@ -73,13 +72,8 @@ def plan(words: Sequence[str]) -> Plan:
         raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
     given = read_run_words(word for word in words if word not in _FLAGS)
     composed = compose(given)
-    with planning():
+    with apart("a plugin", "when the runs were planned"):
         return plan_runs(given, composed, several=any(word in _FLAGS for word in words))
-
-
-def planning() -> AbstractContextManager[list[str]]:
-    """Return a context in which runs are planned. At its end, process settings are restored if a plugin has changed them."""
-    return apart("a plugin", "when the runs were planned")
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:

@@ -156,7 +156,7 @@ def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
     """
     made = deepcopy(config)
     for word in words:
-        if word.key not in ("experiment", "launch") and not word.key.startswith("hydra."):
+        if word.key not in ("experiment", "launch"):
             OmegaConf.update(made, word.key, word.value, force_add=word.added)
     return made
 

@@ -114,23 +114,6 @@ def kind_of(settings: Settings) -> str | None:
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
-def _check_launcher(launcher: object) -> None:
-    """Check the kind of a launcher and the names of its options.
-
-    Raises:
-        ValueError: the kind is unknown, or a name starts with an underscore, such as ``_target_``.
-    """
-    if launcher is None:
-        return
-    if not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS:
-        raise ValueError(
-            f"launch= must be one of {', '.join(_LAUNCHERS)}; got {launcher!a}. Set options of the launcher with launcher.KEY=VALUE"
-        )
-    for part in (launcher, *(value for value in launcher.values() if isinstance(value, Mapping))):
-        if hidden := [key for key in part if str(key).startswith("_")]:
-            raise ValueError(f"options of a launcher must not begin with an underscore; got launcher.{hidden[0]}. Leave it out")
-
-
 def check_launch(settings: Settings) -> None:
     """Check that the selected launcher can carry out the settings.
 
@@ -143,7 +126,11 @@ def check_launch(settings: Settings) -> None:
             f"a run must be a single process, but {together} processes were started together (WORLD_SIZE={together}). Start "
             "one process, and divide the runs of a sweep with launch=joblib, ray or slurm"
         )
-    _check_launcher(settings.launcher)
+    launcher = settings.launcher
+    if launcher is not None and (not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS):
+        raise ValueError(
+            f"launch= must be one of {', '.join(_LAUNCHERS)}; got {launcher!a}. Set options of the launcher with launcher.KEY=VALUE"
+        )
     kind = kind_of(settings)
     check_whole("threads", settings.threads, 0, 4096)
     check_whole("checkpoint.every", settings.checkpoint.every, 0)

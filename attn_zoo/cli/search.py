@@ -10,7 +10,7 @@ from functools import cache
 from itertools import islice, product
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep
 
 from attn_zoo.checks import check_text, check_whole
 from attn_zoo.cli.bracket import Result, Trial, ranking, rungs
@@ -295,23 +295,16 @@ def _ends(key: str, text: str) -> list[Any]:
     value = _sweep(key, text).value
     if isinstance(value, IntervalSweep):
         return [value.start, value.end]
-    values = _choices(key, text)
-    return [values[0], values[-1]] if isinstance(value, RangeSweep) else values
+    return _choices(key, text)
 
 
 def _choices(key: str, text: str) -> list[Any]:
-    """Return the values of a sweep. A range includes its stop.
+    """Return the values of a sweep.
 
     Raises:
         ValueError: the sweep is an interval, whose values cannot be listed.
     """
-    word = _sweep(key, text)
-    values = word.values()
-    if isinstance(sweep := word.value, RangeSweep):
-        assert sweep.start is not None and sweep.stop is not None
-        steps = math.floor((sweep.stop - sweep.start) / sweep.step + 1e-9)  # (0.3 - 0.1) / 0.1 is 1.9999999999999998
-        return [sweep.start + at * sweep.step for at in range(steps + 1)]
-    return values
+    return _sweep(key, text).values()
 
 
 def _suggest(trial: Any, key: str, text: str) -> Any:
@@ -320,9 +313,6 @@ def _suggest(trial: Any, key: str, text: str) -> Any:
     if isinstance(value, IntervalSweep):
         whole = isinstance(value.start, int) and isinstance(value.end, int)
         return (trial.suggest_int if whole else trial.suggest_float)(key, value.start, value.end, log="log" in value.tags)
-    if isinstance(value, RangeSweep):
-        whole = all(isinstance(part, int) for part in (value.start, value.stop, value.step))
-        return (trial.suggest_int if whole else trial.suggest_float)(key, value.start, value.stop, step=value.step)
     return trial.suggest_categorical(key, _choices(key, text))
 
 

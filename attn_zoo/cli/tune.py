@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_zoo.checks import check_seed
 from attn_zoo.cli.ahead import PLAN, ahead
-from attn_zoo.cli.compose import Composed, compose, plan_runs, planning
+from attn_zoo.cli.compose import Composed, compose, plan_runs
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from
 from attn_zoo.cli.plan import Job, Plan, searched_values
 from attn_zoo.cli.records_of import name_left_out
@@ -21,6 +21,7 @@ from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.plugin_files import plugin_words
+from attn_zoo.plugin_imports import apart
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.registry import task_card
@@ -137,6 +138,7 @@ def read_request(words: Sequence[str]) -> Request:
     return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
 
 
+@apart("a plugin", "when the runs were planned")
 def plan_searches(asked: Request) -> list[Plan]:
     """Return the plans of all searches. If the experiment lists a mechanism that does not support the task, the mechanism is left
     out, and a message says so.
@@ -144,11 +146,6 @@ def plan_searches(asked: Request) -> list[Plan]:
     Raises:
         ValueError: a word is wrong, or a mechanism on the command line does not support the task.
     """
-    with planning():
-        return _searches(asked)
-
-
-def _searches(asked: Request) -> list[Plan]:
     found, refused = [], []
     for row, task in asked.searches:
         try:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -121,21 +120,15 @@ def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[
 
     Raises:
         UnknownNameError: a run has no such setting.
-        ValueError: a word is not of the form KEY=VALUE, the value of a key such as ``task`` is not a name, or a key belongs to
-            Hydra's own launchers and sweepers.
+        ValueError: a word is not of the form KEY=VALUE, or the value of a key such as ``task`` is not a name.
     """
     return [_checked(read_word(word), word, further) for word in words]
 
 
 def _checked(word: Word, written: str, further: Collection[str]) -> Word:
-    known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", "hydra", *further]
+    known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", *further]
     if (top := word.key.partition(".")[0]) not in known:
         raise UnknownNameError("setting of a run", top, known)
-    if re.match(r"hydra\.(launcher|sweeper)", word.key):
-        raise ValueError(
-            f"{written!a} must be left out, because runs do not use Hydra's launchers and sweepers. Write launch=NAME or "
-            "launcher.KEY=VALUE for the launcher of attn-zoo, and tuning.KEY=VALUE for its search"
-        )
     if word.key in _PARTS and not isinstance(word.value, dict):
         raise ValueError(
             f"{word.key} is a group of settings, so one of its keys must be named; got {written!a}. Write {word.key}.KEY=VALUE"

@@ -34,6 +34,7 @@ WORDS: dict[str | tuple[str, ...], str] = {
     "records=blocked/runs": "records=FOLDER",
     "+budgett.steps=3": "no setting of a run is called 'budgett'; did you mean 'budget'?",
     "+x._target_=os.getcwd": "no setting of a run is called 'x'",
+    "hydra.launcher.partition=gpu": "no setting of a run is called 'hydra'",
     "~budget": "must not remove a setting",
     "attention={}": "attention= must be a name",
     "attention=[1,2]": "attention= must be a name",
@@ -76,12 +77,6 @@ def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys
     said = capsys.readouterr()
     assert message in said.err and said.out == "" and "Traceback" not in said.err
     assert [path.name for path in Path().iterdir()] == ["blocked"], "nothing was begun"
-
-
-def test_options_of_a_launcher_name_nothing_to_call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", *RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
-    assert "options of a launcher must not begin with an underscore; got launcher._target_" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

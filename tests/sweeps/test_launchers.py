@@ -239,20 +239,6 @@ def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["hydra.launcher.partition=gpu"],
-        ["launch=ray", "+hydra.launcher.ray.remote.num_gpus=1"],
-        ["hydra/launcher=joblib"],
-        ["experiment=tune", "hydra.sweeper.n_trials=3"],
-    ],
-)
-def test_launchers_and_sweepers_of_hydra_are_refused_with_the_keys_to_write(words, tmp_path, capsys):
-    assert zoo("run", *words, folder=tmp_path) == 2
-    assert "Write launch=NAME or launcher.KEY=VALUE for the launcher of attn-zoo, and tuning.KEY=VALUE" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("package", "words"), [("ray", ["launch=ray"]), ("optuna", ["experiment=tune"]), ("submitit", ["launch=submitit_local"])]
 )
 def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypatch, capsys):
