@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from attn_zoo.contract import Frames, Level, Split, TaskSpec
+from attn_zoo.contract import Frames, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
 from .parts.generated import Drawn, below
 from .parts.keys import shared_keys
-from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import large, small, smoke
 from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -50,17 +50,12 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            differs="nothing was published for this question",
-        ),
+        "cpu": small({}, steps=400, batch_size=64),
         "smoke": smoke({"length": 16, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
-        "lra": Level(
-            model={**LARGE, "dropout": 0.0},
-            budget=LARGE_BUDGET,
-            options={"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
+        "lra": large(
+            {"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
             differs="Hochreiter and Schmidhuber: recurrent networks, up to 1,000 frames; nothing was published for attention",
+            dropout=0.0,
         ),
     },
     metric="r2",

@@ -16,7 +16,8 @@ from attn_zoo.contract import SPLITS, Level, Split, TaskSpec
 from attn_zoo.contract import Tokens as TokenInputs
 from attn_zoo.registry import register_task
 
-from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
+from .datasets.running_text import NOVELS, WIKITEXT2
+from .parts.levels import smoke
 from .parts.options import require_range
 from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask, require_fresh
 from .parts.tokenisers import Tokeniser, Tokens
@@ -50,19 +51,14 @@ class Options(TextOptions):
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
-    datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
+    datasets=(WIKITEXT2, NOVELS),
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
             budget={"steps": 2000, "batch_size": 16, "learning_rate": 3e-3, "warmup_steps": 100, "evaluate_every": 250},
             differs="bytes, 2 layers of width 64, WikiText-2 in place of the Pile, and a thousandth of the tokens",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 4, "batch_size": 8, "learning_rate": 2e-3, "warmup_steps": 1, "evaluate_every": 4},
-            options={"length": 32, "train": 500},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "train": 500}, steps=4, dim=16, depth=1),
         "lra": Level(
             model={"dim": 768, "depth": 12, "heads": 12, "mlp_ratio": 4.0, "dropout": 0.1},
             budget={
@@ -78,8 +74,7 @@ class Options(TextOptions):
         ),
     },
     variants={
-        "valid": {"files": "wikitext_valid", "length": 64, "train": 1_000, "run": 5},
-        "novels": {"files": "novels", "length": 64, "train": 2_000},
+        "novels": {"files": "novels", "length": 64, "train": 2_000, "run": 5},
     },
 )
 class CausalLanguage(TextTask):

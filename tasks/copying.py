@@ -11,7 +11,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, subsets
-from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import ENCODER, large, small, smoke
 from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -65,12 +65,7 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"causal": True},
-            differs="nothing was published at this size",
-        ),
+        "cpu": small({"causal": True}, steps=1000),
         "profile_encoder": Level(
             model=ENCODER,
             budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
@@ -84,12 +79,7 @@ class Options(SyntheticOptions):
             differs="64 tokens, 8 of them symbols, in place of MAD's 256 and 16; a thirtieth of the steps, on fresh data",
         ),
         "smoke": smoke({"length": 24, "tokens": 4, "train": 500, "valid": 100, "test": 100}),
-        "lra": Level(
-            model=LARGE,
-            budget=LARGE_BUDGET,
-            options={"length": 1024, "tokens": 128, "train": 100_000, "valid": 2_000, "test": 2_000},
-            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
-        ),
+        "lra": large({"length": 1024, "tokens": 128, "train": 100_000, "valid": 2_000, "test": 2_000}),
     },
     variants={
         "reversed": {"order": "reversed", "causal": True, "train": 500, "valid": 90, "test": 90},

@@ -13,6 +13,7 @@ from attn_zoo.data.images import Images
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples, standardise
+from .parts.levels import smoke
 
 SIDE = 8
 CLASSES = 10
@@ -52,11 +53,7 @@ class Options:
             budget={"steps": 600, "learning_rate": 4e-3, "evaluate_every": 50},
             ceiling=0.93,  # softmax: 0.919, 0.934, 0.943 of 180 validation images, means over steps 501 to 1,000 at a constant rate
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2},
-            budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
-            differs="some steps, to see that everything runs",
-        ),
+        "smoke": smoke({}, steps=10, dim=16, depth=1),
         "cpu": Level(model={"heads": 2}, budget={"steps": 2_000, "evaluate_every": 200}),
         "lra": Level(
             model={"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0, "dropout": 0.1},

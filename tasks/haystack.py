@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, subsets
-from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import large, small, smoke
 from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -81,19 +81,9 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"causal": True},
-            differs="nothing was published at this size",
-        ),
+        "cpu": small({"causal": True}, steps=600),
         "smoke": smoke({"length": 96, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
-        "lra": Level(
-            model=LARGE,
-            budget=LARGE_BUDGET,
-            options={"length": 4096, "distractors": 3, "train": 40_000, "valid": 2_000, "test": 2_000},
-            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
-        ),
+        "lra": large({"length": 4096, "distractors": 3, "train": 40_000, "valid": 2_000, "test": 2_000}),
     },
     variants={
         "letters": {"values": "letters", "distractors": 3, "length": 512, "causal": True, "train": 1000, "valid": 100, "test": 100},

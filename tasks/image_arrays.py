@@ -36,7 +36,7 @@ class Options:
     valid: int = 1_000
     """Number of validation images, cut from the training images with the same proportions of classes."""
     augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop or crop_flip."""
     root: str = ""
     """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 

@@ -22,7 +22,8 @@ from attn_zoo.registry import register_task
 
 from .parts.augment import Augment
 from .parts.division import Division, Row, divide, hashed_order
-from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
+from .parts.images import TINY, PatchTask, Splits, require_patch
+from .parts.levels import smoke
 from .parts.options import choice
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -50,7 +51,7 @@ class Options:
     """Share of the training images that is used for validation, with the same proportions of classes. The option has no effect if
     there are folders for both validation and test."""
     augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop or crop_flip."""
     root: str = ""
     """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
@@ -83,7 +84,7 @@ class Options:
             options={"side": 64, "patch": 8, "augment": "crop_flip"},
             differs="images of 64 pixels and a network of about a seventeenth of ViT-Tiny's parameters",
         ),
-        "smoke": Level(SMOKE.model, SMOKE.budget, {"side": 32, "patch": 8}, SMOKE.differs),
+        "smoke": smoke({"side": 32, "patch": 8}, steps=10, depth=1),
         "lra": Level(
             model=TINY,
             budget={
@@ -94,9 +95,9 @@ class Options:
                 "warmup_steps": 6_250,
                 "evaluate_every": 6_250,
             },
-            options={"augment": "timm"},
+            options={"augment": "crop_flip"},
             differs="sizes, batch, rate and 300 epochs of ImageNet after Touvron et al. 2021, arXiv:2012.12877, Table 9; no mixing "
-            "of images, repeated augmentation, stochastic depth or smoothed labels; shifts by 4 pixels in place of random sections",
+            "of images, RandAugment, erasing, stochastic depth or smoothed labels; shifts by 4 pixels in place of random sections",
         ),
     },
 )
@@ -199,7 +200,7 @@ def _splits(folder: Path, classes: int, valid: float, side: int, crop: float) ->
     scale = ((levels - mean) / deviation).float()
     files = (parts["train"], parts.get("valid", parts["train"]), parts["test"])
     train, held, test = (FolderExamples(own, chosen, side, crop, scale) for own, chosen in zip(files, at, strict=True))
-    return Splits((train, held, test), scale)
+    return train, held, test
 
 
 def _rows(files: ImageFiles) -> list[Row]:

@@ -10,7 +10,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, subsets
-from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import ENCODER, large, small, smoke
 from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -48,24 +48,14 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 800, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"length": 32, "vocabulary": 8, "causal": True},
-            differs="nothing was published at this size",
-        ),
+        "cpu": small({"length": 32, "vocabulary": 8, "causal": True}, steps=800, batch_size=64),
         "profile_encoder": Level(
             model=ENCODER,
             budget={"steps": 1_200, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="bidirectional; the network may be asked about any of 16 symbols, and nothing was published at this size",
         ),
         "smoke": smoke({"length": 16, "train": 500, "valid": 100, "test": 100}),
-        "lra": Level(
-            model=LARGE,
-            budget=LARGE_BUDGET,
-            options={"length": 256, "vocabulary": 64, "train": 100_000, "valid": 2_000, "test": 2_000},
-            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
-        ),
+        "lra": large({"length": 256, "vocabulary": 64, "train": 100_000, "valid": 2_000, "test": 2_000}),
     },
     variants={
         "repeated": {"occurrences": 4, "vocabulary": 8, "causal": True, "train": 500, "valid": 90, "test": 90},

@@ -23,6 +23,7 @@ from attn_zoo.registry import register_task
 from .datasets.listops import LISTOPS, LONGEST, ROWS
 from .parts.arrays import ArrayExamples
 from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
+from .parts.levels import smoke
 from .parts.options import choice, require_range
 
 DIGIT_SHARE = 0.75
@@ -116,12 +117,7 @@ class Options:
     datasets=(LISTOPS,),
     levels={
         "quick": Level(model={}, budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3}),
-        "smoke": Level(
-            model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"train": 500, "valid": 100, "test": 200},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"train": 500, "valid": 100, "test": 200}, learning_rate=2e-3, depth=1),
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
             budget={"steps": 600, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 60, "evaluate_every": 200},

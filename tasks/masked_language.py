@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec
 from attn_zoo.contract import Tokens as TokenInputs
 from attn_zoo.registry import register_task
 
-from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
-from .parts.masking import first_of_word, mask
+from .datasets.running_text import NOVELS, WIKITEXT2
+from .parts.levels import smoke
 from .parts.options import require_range
 from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask, require_fresh
-from .parts.tokenisers import Tokeniser
+from .parts.tokenisers import FIRST, MASK, Tokeniser
 
 FEWEST = 8
 """Number of tokens of the shortest text that is used; shorter ones give too little context."""
@@ -28,6 +28,9 @@ NEAR = 16
 """Largest distance in tokens at which a short convolution could copy a token."""
 RARE = 1 / 2_000
 """Largest relative frequency of a rare token in the training text."""
+HIDDEN, ALTERED = 0.8, 0.9
+"""Limits of a uniform random number for each token to predict. If the number is below ``HIDDEN``, the mask replaces the token;
+else, if it is below ``ALTERED``, a random token does. Otherwise, the token is unchanged."""
 BLOCK = 1_024
 """Number of sequences that are searched for repetitions at a time."""
 
@@ -66,19 +69,14 @@ class Options(TextOptions):
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
-    datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
+    datasets=(WIKITEXT2, NOVELS),
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
             budget={"steps": 600, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 60, "evaluate_every": 100},
             differs="2 layers of width 64 in place of 12 of width 768, bytes in place of pieces of words, and fewer steps",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 4, "batch_size": 8, "learning_rate": 2e-3, "warmup_steps": 1, "evaluate_every": 4},
-            options={"length": 32, "train": 500},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "train": 500}, steps=4, dim=16, depth=1),
         "lra": Level(
             model={"dim": 768, "depth": 12, "heads": 12, "mlp_ratio": 4.0, "dropout": 0.1},
             budget={
@@ -94,7 +92,7 @@ class Options(TextOptions):
         ),
     },
     variants={
-        "valid": {"files": "wikitext_valid", "length": 128, "whole_words": True, "draws": 2, "train": 1_000},
+        "words": {"files": "novels", "length": 128, "whole_words": True, "draws": 2, "train": 1_000},
         "novels": {"files": "novels", "length": 64, "train": 2_000},
     },
 )
@@ -111,14 +109,12 @@ class MaskedLanguage(TextTask):
     Differs: masks are drawn once. The option ``draws`` is the number of masks for each training sequence; other sequences have one
         mask. A text is cut into sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder. No
         sequence contains two texts, and there is no next-sentence prediction. With ``whole_words``, the last masked word can
-        increase the share of masked tokens slightly. The options ``valid_tokens`` and
-        ``test_tokens`` limit the texts for validation and test; they choose the same texts at every ``length``.
-        Perplexity is per token, so compare it only between runs with the same kind of token. With ``files=wikitext_valid``, seven
-        in eight articles of the published validation split are for training, and the others for validation. With ``files=novels``,
-        one author in eight is for validation and one in eight for the test, chosen by a hash of the names. The texts of
-        ``files=python`` and ``files=folder`` are divided in the same way by file. ``files=python`` is the code of Python's standard
-        library as installed, without tests. It needs no data folder, but the data differ between versions of Python. Sequences that
-        also occur in a later split are left out.
+        increase the share of masked tokens slightly. The options ``valid_tokens`` and ``test_tokens`` limit the texts for
+        validation and test; they choose the same texts at every ``length``. Perplexity is per token, so compare it only between
+        runs with the same kind of token. With ``files=novels``, one author in eight is for validation and one in eight for the
+        test, chosen by a hash of the names. The texts of ``files=python`` and ``files=folder`` are divided in the same way by file.
+        ``files=python`` is the code of Python's standard library as installed, without tests. It needs no data folder, but the data
+        differ between versions of Python. Sequences that also occur in a later split are left out.
     """
 
     options: Options
@@ -210,3 +206,47 @@ def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int =
     for place, row in enumerate(rows):
         padded[:, place, : row.shape[1]] = row
     return padded[0].astype(tokeniser.dtype), first_of_word(padded[1])
+
+
+class Masked(NamedTuple):
+    """Masked inputs and the labels that belong to them."""
+
+    ids: NDArray[Any]
+    labels: NDArray[Any]
+
+
+def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
+    """Return the ids with masked tokens, and the labels. At least one token per row is masked.
+
+    Words are masked as a whole, in random order, until there are enough tokens. Masks are equal on every machine and in every
+    version of numpy.
+
+    Args:
+        ids: (rows, length), token ids, padded with 0.
+        words: (rows, length), for each token the position of the first token of its word. To mask single tokens, give each token
+            its own position.
+        vocabulary: upper bound (exclusive) of the ids of random tokens.
+        share: share of the tokens of each row that is masked, rounded down.
+        seed: seed of the generator.
+    """
+    rows, length = ids.shape
+    draw = np.random.RandomState(seed).random_sample  # frozen by numpy: equal in every version
+    places = np.arange(length)
+    of_words = np.take_along_axis(draw((rows, length)), words, axis=1)
+    of_words[ids == 0] = 2.0  # padding comes last
+    order = np.argsort(of_words, axis=1, kind="stable")  # words in random order, their tokens together
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=1)
+    enough = np.maximum(1, ((ids != 0).sum(axis=1) * share).astype(np.int64))
+    selected = (np.take_along_axis(rank, words, axis=1) < enough[:, None]) & (ids != 0)
+    uniform, other = draw((rows, length)), FIRST + (draw((rows, length)) * (vocabulary - FIRST)).astype(np.int64)
+    replaced = np.where(uniform < HIDDEN, MASK, np.where(uniform < ALTERED, other, ids))
+    return Masked(np.where(selected, replaced, ids).astype(ids.dtype), np.where(selected, ids, UNASKED).astype(ids.dtype))
+
+
+def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for each token, the position at which the word of this token begins. ``words`` has a number for each token; adjacent
+    tokens with equal numbers are one word."""
+    begins = np.ones(words.shape, dtype=bool)
+    begins[:, 1:] = words[:, 1:] != words[:, :-1]
+    return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

@@ -15,7 +15,7 @@ from attn_zoo.registry import register_task
 from .datasets.images import MNIST
 from .parts.arrays import ArrayExamples, standardise
 from .parts.augment import Augment
-from .parts.images import PublishedOptions, PublishedTask, Splits, channel_scale, patch_levels
+from .parts.images import PublishedOptions, PublishedTask, Splits, patch_levels
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Options(PublishedOptions):
     valid: int = 5_000
     """Number of validation images. They are the last of the published training images."""
     augment: Augment = Augment.none
-    """Augmentation of training images: none, crop or timm; no reflections, because a reflected digit is not a digit."""
+    """Augmentation of training images: none or crop; no reflections, because a reflected digit is not a digit."""
     root: str = ""
     """Data folder, which contains ``mnist`` or torchvision's ``MNIST/raw``. An empty string means $ATTN_ZOO_DATA, or ``data`` if
     this variable is not set."""
@@ -35,7 +35,7 @@ class Options(PublishedOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.augment is Augment.crop_flip:
-            raise ValueError("mnist.augment must be none, crop or timm, because digits must not be mirrored; got crop_flip")
+            raise ValueError("mnist.augment must be none or crop, because digits must not be mirrored; got crop_flip")
 
 
 @register_task(
@@ -63,7 +63,6 @@ class Mnist(PublishedTask):
 
     options: Options
     data = MNIST
-    mirrored = False
 
     def splits(self, root: Path) -> Splits:
         """Return the train, valid and test examples, read from the data folder ``root``. They are cached."""
@@ -78,4 +77,4 @@ def _splits(root: Path, valid: int, train: int) -> Splits:
     scaled = standardise(images[: train or kept], images[kept:], found.test.levels)
     answers = (labels[: train or kept], labels[kept:], found.test.labels)
     first, second, third = (ArrayExamples(x, torch.from_numpy(y)) for x, y in zip(scaled, answers, strict=True))
-    return Splits((first, second, third), channel_scale(images[: train or kept]))
+    return first, second, third

@@ -14,7 +14,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_lat
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, in_turn, subsets
-from .parts.levels import DECODER, ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import DECODER, ENCODER, SMALL, large, smoke
 from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -93,11 +93,10 @@ class Options(SyntheticOptions):
             "place of language models and 1,024 to 8,192 words",
         ),
         "smoke": smoke({"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120}, positions="none"),
-        "lra": Level(
-            model={**LARGE, "positions": "none"},
-            budget=LARGE_BUDGET,
-            options={"length": 1024, "needles": 8, "train": 100_000, "valid": 2_000, "test": 2_400},
-            differs="trained from scratch on the task alone; the model is near that of Long Range Arena's smaller tasks",
+        "lra": large(
+            {"length": 1024, "needles": 8, "train": 100_000, "valid": 2_000, "test": 2_400},
+            differs="trained from scratch on the task alone",
+            positions="none",
         ),
     },
     variants={

@@ -22,6 +22,7 @@ from attn_zoo.registry import register_task
 from .datasets.pathfinder import LEVELS, PATHFINDER, SIDES, Release
 from .parts.arrays import ArrayExamples
 from .parts.contours import Draughtsman, Plan
+from .parts.levels import smoke
 from .parts.options import choice, either, require_range
 from .parts.stamps import DEGREES, PENS
 
@@ -112,12 +113,7 @@ class Options:
             differs="images of 16 pixels a side with paths of 6 dashes in place of 32 and 14, two layers of 64 in place of one of "
             "128, a fifth of the images, each seen once; on so small images the dots alone tell more than chance",
         ),
-        "smoke": Level(
-            model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
-            options={"side": 16, "contour": 4, "distractors": 1, "turn": 60, "train": 300, "valid": 100, "test": 100},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"side": 16, "contour": 4, "distractors": 1, "turn": 60, "train": 300, "valid": 100, "test": 100}, depth=1),
         "lra": Level(
             model={"dim": 128, "depth": 1, "heads": 4, "mlp_ratio": 1.0, "dropout": 0.2},
             budget={

@@ -18,6 +18,7 @@ from attn_zoo.registry import register_task
 from .datasets.images import CIFAR10, EXPECTED
 from .parts.arrays import ArrayExamples
 from .parts.images import require_shares, split_images
+from .parts.levels import smoke
 
 
 @dataclass
@@ -55,12 +56,7 @@ class Options:
             options={"valid": 1_000},
             differs="two layers of 64 that see 12,800 images once; published are one layer of 32 and 200 epochs of 45,000",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 1.0},
-            budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
-            options={"side": 8, "train": 1000, "valid": 500},
-            differs="images of 8 pixels a side and some steps, to see that everything runs",
-        ),
+        "smoke": smoke({"side": 8, "train": 1000, "valid": 500}, steps=10, dim=16, depth=1),
         "lra": Level(
             model={"dim": 32, "depth": 1, "heads": 1, "mlp_ratio": 2.0, "dropout": 0.3},
             budget={

@@ -23,6 +23,7 @@ from .datasets.posts import NEWSGROUPS, body
 from .parts.arrays import ArrayExamples, token_examples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import Row, divide, hashed_order
+from .parts.levels import smoke
 from .parts.options import choice, require_range
 
 LEAST = 100
@@ -89,12 +90,7 @@ class Options:
             options={"length": 256, "valid": 1_000},
             differs="2 layers of width 64 in place of 4 of width 128, 256 bytes of a document in place of 4,000, fewer steps",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 1, "evaluate_every": 4},
-            options={"length": 64, "train": 200, "valid": 100, "test": 200},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 64, "train": 200, "valid": 100, "test": 200}, steps=4, dim=16, depth=1),
         "lra": Level(
             model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0},
             budget={

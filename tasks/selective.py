@@ -12,7 +12,7 @@ from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_lat
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, balance, below, counts_of, subsets
-from .parts.levels import ENCODER, LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import ENCODER, large, small, smoke
 from .parts.options import choice, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -80,12 +80,7 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 1000, "batch_size": 32, "learning_rate": 4e-3, "warmup_steps": 50, "evaluate_every": 100},
-            options={"causal": True},
-            differs="nothing was published at this size",
-        ),
+        "cpu": small({"causal": True}, steps=1000, learning_rate=4e-3),
         "profile_encoder": Level(
             model=ENCODER,
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
@@ -93,12 +88,7 @@ class Options(SyntheticOptions):
             differs="bidirectional, and counts over all tokens are informative; nothing was published",
         ),
         "smoke": smoke({"length": 32, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
-        "lra": Level(
-            model=LARGE,
-            budget=LARGE_BUDGET,
-            options={"length": 1024, "marked": 25, "train": 100_000, "valid": 2_000, "test": 2_000},
-            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
-        ),
+        "lra": large({"length": 1024, "marked": 25, "train": 100_000, "valid": 2_000, "test": 2_000}),
     },
     variants={
         "sum": {"kind": "sum", "marked": 3, "modulus": 10, "causal": True, "train": 1000, "valid": 100, "test": 100},

@@ -21,6 +21,7 @@ from attn_zoo.registry import register_task
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
 from .datasets.imdb import IMDB
 from .parts.arrays import ArrayExamples, token_examples
+from .parts.levels import smoke
 from .parts.options import choice, require_range
 from .parts.rows import divided, encode_rows
 from .parts.tokenisers import DEFAULT_VOCABULARY, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
@@ -34,17 +35,13 @@ class Options:
     """Largest number of tokens of an example; the rest is cut off. Two texts share this number equally, unless one of them needs
     less."""
     tokens: Tokens = Tokens.bytes
-    """``bytes``; ``wordpiece`` or ``bpe``, which are learned from the training split; or ``file``, for the file in the option
-    ``tokenizer``."""
+    """``bytes``, or ``bpe``, which is learned from the training split."""
     vocabulary: int = 0
-    """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
-    65,536 for ``file``."""
+    """Largest number of token ids, including three special ids. 0 means 259 for bytes and 8,192 for ``bpe``."""
     train: int = 0
     """Number of training examples. The first examples are used; 0 means all except the validation examples."""
     valid: int = 0
     """Number of validation examples, cut from the training split. 0 means a tenth of the training examples, but at most 5,000."""
-    tokenizer: str = ""
-    """Path of a ``tokenizer.json`` or of its folder, only for ``tokens=file``."""
     root: str = ""
     """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
@@ -52,7 +49,7 @@ class Options:
 
     def __post_init__(self) -> None:
         require_range(f"{self.owner}.length", self.length, 8, 16_384, "counts tokens")
-        self.tokens = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
+        self.tokens = check_tokens(self.owner, self.tokens, self.vocabulary)
         for name in ("train", "valid"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.owner}.{name} must be 0 (all) or a number of examples; got {getattr(self, name)}")
@@ -76,12 +73,7 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
             budget={"steps": 600, "batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 60, "evaluate_every": 100},
             differs="2 layers of width 64 in place of 12 of width 768, bytes in place of pieces of words",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 1, "evaluate_every": 4},
-            options={"length": 32, "valid": 200},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 32, "valid": 200}, steps=4, dim=16, depth=1),
         "lra": Level(
             model={"dim": 768, "depth": 12, "heads": 12, "mlp_ratio": 4.0, "dropout": 0.1},
             budget={
@@ -131,12 +123,12 @@ class Sentences(Task):
         """Return the examples of a split, as token ids.
 
         Raises:
-            FileNotFoundError: the data or the tokeniser's file are missing.
+            FileNotFoundError: the data are missing.
             ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """
         o = self.options
-        chosen = (o.length, o.tokens, o.ids, o.tokenizer, o.valid)
+        chosen = (o.length, o.tokens, o.ids, o.valid)
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
 
     def rows(self, split: Split) -> list[LabelledText]:
@@ -151,19 +143,19 @@ class Sentences(Task):
         return rows[: self.options.train or None] if split == "train" else rows
 
 
-Chosen = tuple[int, Tokens, int, str, int]
-"""Length, kind of tokens, vocabulary, path of the tokeniser's file, and number of validation examples."""
+Chosen = tuple[int, Tokens, int, int]
+"""Length, kind of tokens, vocabulary, and number of validation examples."""
 
 _SETS = {dataset.name: dataset for dataset in (SST2, QNLI, QNLI_DEV, QQP, MRPC, IMDB)}
 
 
 @lru_cache(maxsize=2)
 def _splits(name: str, root: Path, chosen: Chosen, train: int) -> tuple[ArrayExamples, ...]:
-    length, tokens, ids, path, valid = chosen
+    length, tokens, ids, valid = chosen
     recipe = {
         "version": 1,
         "length": length,
-        "tokens": tokeniser_recipe(tokens, ids, path),
+        "tokens": tokeniser_recipe(tokens, ids),
         "valid": valid,
         "files": dataset_digests(_SETS[name], root),
     }
@@ -171,9 +163,9 @@ def _splits(name: str, root: Path, chosen: Chosen, train: int) -> tuple[ArrayExa
 
 
 def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDArray[Any]]:
-    length, tokens, ids, path, valid = chosen
+    length, tokens, ids, valid = chosen
     splits = divided(dataset.load(root), valid)
-    tokeniser = make_tokeniser(tokens, ids, path, lambda: (text for row in splits["train"] for text in row.texts))
+    tokeniser = make_tokeniser(tokens, ids, lambda: (text for row in splits["train"] for text in row.texts))
     arrays: dict[str, NDArray[Any]] = {}
     taken: set[bytes] = set()
     for split in ("test", "valid", "train"):
@@ -206,7 +198,7 @@ class Sst2Options(Options):
     source=f"Socher et al. 2013, {_CITED}",
     licence=SST2.licence,
     options=Sst2Options,
-    locations=("root", "tokenizer"),
+    locations=("root",),
     datasets=(SST2,),
     levels=levels(20_000, length=64),
     variants={"short": {"length": 32, "train": 2_000, "valid": 500}},
@@ -256,7 +248,7 @@ class QnliOptions(Options):
     source=f"Rajpurkar et al. 2016, {_CITED}",
     licence=QNLI.licence,
     options=QnliOptions,
-    locations=("root", "tokenizer"),
+    locations=("root",),
     datasets=(QNLI, QNLI_DEV),
     levels=levels(32_000, length=128),
     variants={"dev": {"files": "dev", "length": 64}},
@@ -290,7 +282,7 @@ class QqpOptions(Options):
     source=f"Iyer et al. 2017, {_CITED}",
     licence=QQP.licence,
     options=QqpOptions,
-    locations=("root", "tokenizer"),
+    locations=("root",),
     metric="f1",
     datasets=(QQP,),
     levels=levels(110_000, length=128),
@@ -324,7 +316,7 @@ class MrpcOptions(Options):
     source="Dolan and Brockett 2005; in GLUE, Wang et al. 2019",
     licence=MRPC.licence,
     options=MrpcOptions,
-    locations=("root", "tokenizer"),
+    locations=("root",),
     metric="f1",
     datasets=(MRPC,),
     levels=levels(1_200, length=128),
@@ -359,7 +351,7 @@ class ImdbOptions(Options):
     source="Maas et al. 2011; reported by Wang et al. 2020, arXiv:2006.04768, Table 2",
     licence=IMDB.licence,
     options=ImdbOptions,
-    locations=("root", "tokenizer"),
+    locations=("root",),
     datasets=(IMDB,),
     levels=levels(7_000, length=512),
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},

@@ -17,6 +17,7 @@ from .datasets.imdb import IMDB
 from .parts.arrays import ArrayExamples, token_examples
 from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import divide
+from .parts.levels import smoke
 from .parts.options import require_range
 
 
@@ -60,12 +61,7 @@ class Options:
             budget={"steps": 500, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 50, "evaluate_every": 250},
             differs="2 layers of width 64 in place of 4 of width 256, 1,024 bytes, and a fortieth of the steps",
         ),
-        "smoke": Level(
-            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 4, "batch_size": 8, "learning_rate": 2e-3, "warmup_steps": 1, "evaluate_every": 4},
-            options={"length": 64, "valid": 200},
-            differs="shows only that it runs",
-        ),
+        "smoke": smoke({"length": 64, "valid": 200}, steps=4, dim=16, depth=1),
         "lra": Level(
             model={"dim": 256, "depth": 4, "heads": 4, "mlp_ratio": 4.0},
             budget={

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Frames, Level, Split, TaskSpec
+from attn_zoo.contract import UNASKED, Frames, Split, TaskSpec
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples
 from .parts.generated import Drawn, below, subsets
-from .parts.levels import LARGE, LARGE_BUDGET, SMALL, smoke
+from .parts.levels import large, small, smoke
 from .parts.options import require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
@@ -66,16 +66,10 @@ class Options(SyntheticOptions):
     licence="Apache-2.0 (generated here)",
     options=Options,
     levels={
-        "cpu": Level(
-            model=SMALL,
-            budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
-            differs="nothing was published for this question",
-        ),
+        "cpu": small({}, steps=400, batch_size=64),
         "smoke": smoke({"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100}, learning_rate=2e-3),
-        "lra": Level(
-            model=LARGE,
-            budget=LARGE_BUDGET,
-            options={"tones": 160, "fewest": 80, "low": 200, "high": 40, "train": 20_000, "valid": 1_000, "test": 1_000},
+        "lra": large(
+            {"tones": 160, "fewest": 80, "low": 200, "high": 40, "train": 20_000, "valid": 1_000, "test": 1_000},
             differs="nothing was published for this question; three times as many bands as a filter bank for speech has",
         ),
     },

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,10 +23,6 @@ class Layout(Generic[Content]):
     read: Callable[[Sequence[Path]], Content]
     """Function that reads the content, given the paths in the order of ``files``. It raises DamagedDataError for damaged
     content.
-    """
-    sha256: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 digests of the usual files, by file name. A file with another digest is accepted if ``read`` finds no error in
-    it.
     """
     read_rest: Callable[[Content], None] | None = None
     """Function that reads and checks everything that ``read`` leaves for later. None if ``read`` reads all files."""

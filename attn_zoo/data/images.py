@@ -1,9 +1,7 @@
-"""Readers of published image data sets: idx files, .npz files, zip files of stacked images, and CIFAR's binary version. No pickle
-file is loaded."""
+"""Readers of published image data sets: idx files, .npz files, and CIFAR's binary version. No pickle file is loaded."""
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -124,17 +122,6 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
     return ImageSplits(*parts)
 
 
-def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Return the images and labels in two zip files, one per split. Each zip file contains ``labels.npy`` and strips. A strip is a
-    lossless picture (PNG or WebP) in which images are stacked from top to bottom.
-
-    Raises:
-        DamagedDataError: a zip file or a strip is damaged, or has a wrong size.
-    """
-    counts = (expected.train, expected.test)
-    return ImageSplits(*(_read_zip(path, count, expected) for path, count in zip(paths, counts, strict=True)))
-
-
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
     """Return the images and labels in the files of CIFAR's binary version. For each image, a file has one byte per label, and then
     the pixels, channel by channel.
@@ -163,34 +150,6 @@ def _read_records(path: Path, count: int, expected: Expected, label_bytes: int) 
         )
     rows = raw.reshape(count, record)
     return _images(rows[:, label_bytes:].reshape(count, *expected.image), rows[:, label_bytes - 1], count, expected, path, path)
-
-
-def _read_zip(path: Path, count: int, expected: Expected) -> Images:
-    what = f"a zip of lossless strips {expected.width} pixels wide, and labels.npy"
-    with unpacking(path, what), zipfile.ZipFile(path) as archive:
-        names = sorted(name for name in archive.namelist() if name.endswith((".webp", ".png")))
-        if not names or "labels.npy" not in archive.namelist():
-            raise DamagedDataError(
-                f"{path} must be {what}, but lacks the strips or labels.npy; it holds {len(archive.namelist())} files"
-            )
-        strips = [_read_strip(archive.read(name), path / name, expected) for name in names]
-        labels = np.load(io.BytesIO(archive.read("labels.npy")), allow_pickle=False)
-    return _images(np.concatenate(strips), labels, count, expected, path, f"{path}: labels.npy")
-
-
-def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndarray, "images channels height width"]:
-    from PIL import Image
-
-    mode = {1: "L", 3: "RGB"}[expected.channels]
-    with unpacking(place, "an image"), Image.open(io.BytesIO(packed)) as image:
-        width, height = image.size
-        if width != expected.width or height % expected.height:
-            raise DamagedDataError(
-                f"{place} must be {expected.width} pixels wide and a multiple of {expected.height} pixels high; got {width} by "
-                f"{height}"
-            )
-        levels = np.asarray(image.convert(mode))
-    return np.moveaxis(levels.reshape(-1, expected.height, expected.width, expected.channels), 3, 1)
 
 
 def _images(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,6 +108,16 @@ def require_count(where: object, rows: Iterable[LabelledText], count: int) -> li
             f"{where} must hold {count:,} examples, as published, but holds {len(found):,}. Fetch the data again"
         )
     return found
+
+
+def read_parts(read: Callable[[Path], Iterable[LabelledText]], counts: Mapping[str, int], paths: Sequence[Path]) -> Parts:
+    """Return the examples that ``read`` finds in the file or folder of each split. ``counts`` has the splits and their published
+    numbers of examples.
+
+    Raises:
+        DamagedDataError: the number of examples of a split differs from the published one.
+    """
+    return {part: require_count(path, read(path), count) for (part, count), path in zip(counts.items(), paths, strict=True)}
 
 
 def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.hub import fetch_rows
-from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_labelled_tsv, require_count
+from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_labelled_tsv, read_parts
 
 COUNTS = {
     "sst2/train": 67_349,
@@ -35,10 +35,7 @@ Table = tuple[tuple[int, ...], int, int]
 
 def _read(name: str, parts: Sequence[str], rows: Callable[[Path], Iterable[LabelledText]], paths: Sequence[Path]) -> Parts:
     """Read the rows of each file, and check their number."""
-    found: Parts = {}
-    for part, path in zip(parts, paths, strict=True):
-        found["train" if part == "train" else "test"] = require_count(path, rows(path), COUNTS[f"{name}/{part}"])
-    return found
+    return read_parts(rows, {"train" if part == "train" else "test": COUNTS[f"{name}/{part}"] for part in parts}, paths)
 
 
 def _layouts(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_zoo.contract import DamagedDataError, DataSet, Layout
-from attn_zoo.data.images import Expected, ImageSplits, read_cifar_binary, read_idx_files, read_npz, read_strips
+from attn_zoo.data.images import Expected, ImageSplits, read_cifar_binary, read_idx_files, read_npz
 from attn_zoo.data.torchvision import fetch_archive, fetch_files
 
 EXPECTED = {
@@ -33,10 +33,6 @@ def _read_idx(name: str, paths: Sequence[Path]) -> ImageSplits:
 
 def _read_npz(name: str, paths: Sequence[Path]) -> ImageSplits:
     return _even(name, read_npz(paths[0], EXPECTED[name]), paths[0])
-
-
-def _read_strips(name: str, paths: Sequence[Path]) -> ImageSplits:
-    return _even(name, read_strips(paths, EXPECTED[name]), paths[0].parent)
 
 
 def _read_binary(name: str, label_bytes: int, paths: Sequence[Path]) -> ImageSplits:
@@ -107,15 +103,6 @@ CIFAR10: DataSet[ImageSplits] = DataSet(
     licence="none given; its author asks to be cited",
     layouts=(
         Layout("one .npz", (("cifar10.npz", "cifar10/cifar10.npz"),), partial(_read_npz, "cifar10")),
-        Layout(
-            "zips of lossless WebP strips",
-            (("cifar10/train.zip",), ("cifar10/test.zip",)),
-            partial(_read_strips, "cifar10"),
-            {
-                "cifar10/train.zip": "e8bedadc35228f8e74f597bee819c7bf26fac25b8c6fc7fb3371e9b69634d016",
-                "cifar10/test.zip": "85700912600fe268bb1aba8b91d3019c5790ebff8ccdc010fb9caf09cbab856d",
-            },
-        ),
         Layout(
             NO_PICKLE,
             tuple((f"cifar-10-batches-bin/{file}.bin",) for file in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")),

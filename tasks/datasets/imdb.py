@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.hub import fetch_rows
-from attn_zoo.data.labelled_text import Parts, read_labelled_jsonl, read_text_folder, require_count
+from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_parts, read_text_folder
 
 COUNTS = {"train": 25_000, "test": 25_000}
 """Published number of reviews of each split."""
 
 
-def _imdb_jsonl(paths: Sequence[Path]) -> Parts:
-    classes = {"0": 0, "1": 1}
-    parts = zip(COUNTS, paths, strict=True)
-    return {part: require_count(path, read_labelled_jsonl(path, ["text"], classes), COUNTS[part]) for part, path in parts}
+def _jsonl(paths: Sequence[Path]) -> Parts:
+    return read_parts(partial(read_labelled_jsonl, texts=["text"], classes={"0": 0, "1": 1}), COUNTS, paths)
 
 
-def _imdb_folders(paths: Sequence[Path]) -> Parts:
-    parts = zip(COUNTS, (paths[:2], paths[2:]), strict=True)
-    return {
-        part: require_count(negative.parent, [*read_text_folder(negative, 0), *read_text_folder(positive, 1)], COUNTS[part])
-        for part, (negative, positive) in parts
-    }
+def _folder(negative: Path) -> Iterator[LabelledText]:
+    """Yield the reviews of a split, from its folders ``neg`` and ``pos``."""
+    yield from read_text_folder(negative, 0)
+    yield from read_text_folder(negative.with_name("pos"), 1)
+
+
+def _folders(paths: Sequence[Path]) -> Parts:
+    return read_parts(_folder, COUNTS, paths[::2])
 
 
 def _imdb_download(root: Path) -> None:
@@ -38,11 +39,15 @@ IMDB: DataSet[Parts] = DataSet(
     source="Maas et al. 2011, Large Movie Review Dataset v1.0, https://ai.stanford.edu/~amaas/data/sentiment",
     licence="none given; its authors ask to be cited",
     layouts=(
-        Layout("JSON lines", tuple((f"imdb/{part}.jsonl.xz", f"imdb/{part}.jsonl") for part in COUNTS), _imdb_jsonl),
+        Layout(
+            "JSON lines",
+            tuple((f"imdb/{part}.jsonl.xz", f"imdb/{part}.jsonl") for part in COUNTS),
+            _jsonl,
+        ),
         Layout(
             "as published",
             tuple((f"aclImdb/{part}/{kind}", f"imdb/aclImdb/{part}/{kind}") for part in COUNTS for kind in ("neg", "pos")),
-            _imdb_folders,
+            _folders,
         ),
     ),
     download=_imdb_download,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -109,16 +108,9 @@ def _listed(level: Path) -> list[tuple[Path, int]]:
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
-    """Return the rows of a list. It is text although its suffix is .npy; a real .npy file is read, too, if it holds no objects."""
+    """Return the rows of a list, which is text although its suffix is .npy."""
     with reading(path, "a list of images, one per line"):
-        data = path.read_bytes()
-        if data.startswith(b"\x93NUMPY"):
-            table = np.load(io.BytesIO(data), allow_pickle=False)
-            if table.ndim != 2 or table.dtype.kind not in "US":
-                raise DamagedDataError(f"{path} must hold rows of text; got {table.dtype} with {table.ndim} axes")
-            yield from table.astype(str).tolist()
-        else:
-            yield from (line.split() for line in data.decode("utf-8").splitlines())
+        yield from (line.split() for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def _image(path: Path, side: int) -> UInt8[np.ndarray, "side side"]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data import read_bytes
 from attn_zoo.data.hub import write_jsonl
-from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, require_count
+from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_parts
 
 GROUPS = (
     *("alt.atheism", "comp.graphics", "comp.os.ms-windows.misc", "comp.sys.ibm.pc.hardware", "comp.sys.mac.hardware"),
@@ -57,25 +58,22 @@ def _is_quotation(line: str) -> bool:
     return introduces or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
 
 
+_CLASSES = {group: place for place, group in enumerate(GROUPS)}
+
+
 def _jsonl(paths: Sequence[Path]) -> Parts:
-    classes = {group: place for place, group in enumerate(GROUPS)}
-    parts = zip(COUNTS, paths, strict=True)
-    return {
-        part: require_count(path, read_labelled_jsonl(path, ["text"], classes, label="group"), COUNTS[part]) for part, path in parts
-    }
+    return read_parts(partial(read_labelled_jsonl, texts=["text"], classes=_CLASSES, label="group"), COUNTS, paths)
+
+
+def _folder(folder: Path) -> Iterator[LabelledText]:
+    """Read one folder per group, with one file per post, in Latin-1."""
+    for group, label in _CLASSES.items():
+        for path in sorted((folder / group).glob("*")):
+            yield LabelledText(label, (read_bytes(path).decode("latin-1"),))
 
 
 def _folders(paths: Sequence[Path]) -> Parts:
-    """Read one folder per group, with one file per post, in Latin-1."""
-    parts: Parts = {}
-    for part, folder in zip(COUNTS, paths, strict=True):
-        posts = (
-            LabelledText(label, (read_bytes(path).decode("latin-1"),))
-            for label, group in enumerate(GROUPS)
-            for path in sorted((folder / group).glob("*"))
-        )
-        parts[part] = require_count(folder, posts, COUNTS[part])
-    return parts
+    return read_parts(_folder, COUNTS, paths)
 
 
 def _download(root: Path) -> None:
@@ -100,8 +98,16 @@ NEWSGROUPS: DataSet[Parts] = DataSet(
     source="J. Rennie's version by date, http://qwone.com/~jason/20Newsgroups",
     licence="none given",
     layouts=(
-        Layout("JSON lines", tuple((f"20news/{part}.jsonl.xz", f"20news/{part}.jsonl") for part in COUNTS), _jsonl),
-        Layout("as published", tuple((f"20news-bydate-{part}", f"20news/20news-bydate-{part}") for part in COUNTS), _folders),
+        Layout(
+            "JSON lines",
+            tuple((f"20news/{part}.jsonl.xz", f"20news/{part}.jsonl") for part in COUNTS),
+            _jsonl,
+        ),
+        Layout(
+            "as published",
+            tuple((f"20news-bydate-{part}", f"20news/20news-bydate-{part}") for part in COUNTS),
+            _folders,
+        ),
     ),
     download=_download,
 )

@@ -6,7 +6,6 @@ import os
 import re
 import sysconfig
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +34,9 @@ _TITLE = re.compile(r"^ = [^=\n].* = \n", re.MULTILINE)
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 
 
-def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
+def _wikitext(paths: Sequence[Path]) -> Library:
     found: Library = {}
-    for part, path in zip(parts, paths, strict=True):
+    for part, path in zip(TOKENS, paths, strict=True):
         with open_text(path) as lines:
             kept = list(lines)
         words = sum(len(line.split()) + 1 for line in kept)
@@ -67,15 +66,8 @@ def _novels(paths: Sequence[Path]) -> Library:
     return {"all": found}
 
 
-def _wikitext_layouts(parts: tuple[str, ...]) -> tuple[Layout[Library], ...]:
-    return (
-        Layout("text", tuple((f"wikitext-2/{part}.txt.xz", f"wikitext-2/{part}.txt") for part in parts), partial(_wikitext, parts)),
-        Layout("as published", tuple((f"wikitext-2/wiki.{part}.tokens",) for part in parts), partial(_wikitext, parts)),
-    )
-
-
-def _download(splits: dict[str, str], root: Path) -> None:
-    files = {split: root / f"wikitext-2/{part}.txt" for split, part in splits.items()}
+def _download(root: Path) -> None:
+    files = {split: root / f"wikitext-2/{part}.txt" for split, part in zip(("train", "validation", "test"), TOKENS, strict=True)}
     fetch_lines("Salesforce/wikitext", files, config="wikitext-2-v1")
 
 
@@ -84,17 +76,11 @@ WIKITEXT2: DataSet[Library] = DataSet(
     title="WikiText-2",
     source="Merity et al. 2016, arXiv:1609.07843",
     licence="CC BY-SA 3.0",
-    layouts=_wikitext_layouts(("train", "valid", "test")),
-    download=partial(_download, {"train": "train", "validation": "valid", "test": "test"}),
-)
-
-WIKITEXT2_VALID: DataSet[Library] = DataSet(
-    name="wikitext-2-valid",
-    title="WikiText-2 (trained on most of its valid part)",
-    source=WIKITEXT2.source,
-    licence=WIKITEXT2.licence,
-    layouts=_wikitext_layouts(("valid", "test")),
-    download=partial(_download, {"validation": "valid", "test": "test"}),
+    layouts=(
+        Layout("text", tuple((f"wikitext-2/{part}.txt.xz", f"wikitext-2/{part}.txt") for part in TOKENS), _wikitext),
+        Layout("as published", tuple((f"wikitext-2/wiki.{part}.tokens",) for part in TOKENS), _wikitext),
+    ),
+    download=_download,
 )
 
 NOVELS: DataSet[Library] = DataSet(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from ..datasets.images import EXPECTED
 from .arrays import ArrayExamples, level_scale
 from .augment import Augment, augmented
 from .division import Row, divide
+from .levels import smoke
 from .options import choice, either
 
 PATCHES = {28: (2, 4, 7, 14), 32: (1, 2, 4, 8)}
@@ -69,11 +70,8 @@ def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> 
     return torch.from_numpy(np.stack([level_scale(levels[:, channel]) for channel in range(levels.shape[1])]))
 
 
-class Splits(NamedTuple):
-    """Examples of train, valid and test, and the standardised value of each pixel level from 0 to 255."""
-
-    examples: tuple[Examples, Examples, Examples]
-    scale: Float[Tensor, "channels 256"]
+Splits = tuple[Examples, Examples, Examples]
+"""Examples of train, valid and test."""
 
 
 def standardised(parts: Parts) -> Splits:
@@ -81,7 +79,7 @@ def standardised(parts: Parts) -> Splits:
     and the standard deviation of the training images."""
     scale = channel_scale(parts[0].levels)
     train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
-    return Splits((train, valid, test), scale)
+    return train, valid, test
 
 
 class PatchTask(Task):
@@ -91,8 +89,6 @@ class PatchTask(Task):
     """
 
     options: Any
-    mirrored: ClassVar[bool] = True
-    """True if a reflection preserves the class of an image."""
 
     @property
     @abstractmethod
@@ -117,14 +113,11 @@ class PatchTask(Task):
             MissingDataError: the data are missing.
             DamagedDataError: a file has a wrong content.
         """
-        return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
+        return self.splits(data_root(self.options.root))[SPLITS.index(split)]
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
         """Return a training batch whose images are augmented at random. The option ``augment`` selects the kind."""
-        if self.options.augment == Augment.none:
-            return batch
-        scale = self.splits(data_root(self.options.root)).scale
-        return augmented(batch, generator, self.options.augment, scale, mirrored=self.mirrored)
+        return augmented(batch, generator, self.options.augment)
 
 
 @dataclass
@@ -138,7 +131,7 @@ class PublishedOptions:
     valid: int = 5_000
     """Number of validation images, cut from the published training split with the same proportions of classes."""
     augment: Augment = Augment.none
-    """Augmentation of training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop or crop_flip."""
     root: str = ""
     """Data folder. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable is not set."""
 
@@ -211,13 +204,6 @@ def require_patch(task: str, patch: int, *sides: int) -> None:
 TINY = {"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0}
 """Sizes of ViT-Tiny, as in Touvron et al. 2021, arXiv:2012.12877, Table 1."""
 
-SMOKE = Level(
-    model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
-    budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
-    options={"train": 1000, "valid": 500},
-    differs="some steps on some images, to see that everything runs",
-)
-
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
     """Return the presets (named sizes of network, data and training) of a task with about 50,000 images of 32 × 32 or 28 × 28
@@ -235,7 +221,7 @@ def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
             options={"augment": augment},
             differs=f"a network of about a seventeenth of ViT-Tiny's parameters, about {epochs} epochs of 45,000 images",
         ),
-        "smoke": SMOKE,
+        "smoke": smoke({"train": 1000, "valid": 500}, steps=10, depth=1),
         "lra": Level(
             model=TINY,
             budget={

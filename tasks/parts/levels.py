@@ -26,8 +26,21 @@ LARGE_BUDGET = {
 """Training budget of the preset ``lra`` of most synthetic tasks."""
 
 
-def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any) -> Level:
-    """Return the preset ``smoke`` of a synthetic task: 20 training steps of a network with the sizes ``SMALL``, but of width 32.
+def small(options: Mapping[str, Any], steps: int, batch_size: int = 32, learning_rate: float = 3e-3) -> Level:
+    """Return the preset ``cpu`` of a synthetic task for which nothing was published: training of a network with the sizes
+    ``SMALL``."""
+    budget = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "warmup_steps": 50, "evaluate_every": 100}
+    return Level(SMALL, budget, options, differs="nothing was published at this size")
+
+
+def large(options: Mapping[str, Any], differs: str = "nothing was published at this size", **model: Any) -> Level:
+    """Return the preset ``lra`` of a synthetic task: training of a network with the sizes ``LARGE``."""
+    near = "the model is near that of Long Range Arena's smaller tasks"
+    return Level({**LARGE, **model}, LARGE_BUDGET, options, differs=f"{differs}; {near}")
+
+
+def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, steps: int = 20, **model: Any) -> Level:
+    """Return the preset ``smoke`` of a task: a few training steps of a network with the sizes ``SMALL``, but of width 32.
 
     Args:
         options: options of the task.
@@ -35,7 +48,7 @@ def smoke(options: Mapping[str, Any], learning_rate: float = 3e-3, **model: Any)
     """
     return Level(
         model={**SMALL, "dim": 32, **model},
-        budget={"steps": 20, "batch_size": 32, "learning_rate": learning_rate, "evaluate_every": 10},
+        budget={"steps": steps, "batch_size": 32, "learning_rate": learning_rate, "evaluate_every": 10},
         options=options,
         differs="shows only that it runs",
     )

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from attn_zoo.contract import SPLITS, DataSet, Split, Task
 from attn_zoo.data import cached, data_root, dataset_digests, sha256
 
-from ..datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, python_files, read_files, text_files
+from ..datasets.running_text import NOVELS, WIKITEXT2, Library, python_files, read_files, text_files
 from .arrays import ArrayExamples, token_examples
 from .options import choice, require_range
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""If a data set lacks the split valid or test, one owner (author, article or file) in ``HELD_OUT`` is held out for this split."""
+"""If a data set has no splits, one owner (author or file) in ``HELD_OUT`` is held out for valid, and one for test."""
 
-LOCATIONS = ("root", "path", "tokenizer")
+LOCATIONS = ("root", "path")
 """Names of the options that say where files are."""
 
 Texts = Mapping[str, Sequence[str]]
@@ -39,8 +39,6 @@ class Files(Enum):
 
     wikitext = "wikitext"
     """WikiText-2 with its published splits."""
-    wikitext_valid = "wikitext_valid"
-    """WikiText-2 with its published test split. The published valid split is divided into train and valid."""
     novels = "novels"
     """Novels, divided by author."""
     python = "python"
@@ -49,7 +47,7 @@ class Files(Enum):
     """Text files below ``path``, divided by file."""
 
 
-SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
+SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.novels: NOVELS}
 
 TITLES: Mapping[Files, str] = {
     Files.python: f"standard library of Python {python_version()}",
@@ -63,23 +61,19 @@ class TextOptions:
     """Options that all tasks on running text have."""
 
     files: Files = Files.wikitext
-    """Source of the texts: ``wikitext``, ``wikitext_valid``, ``novels``, ``python`` or ``folder``."""
+    """Source of the texts: ``wikitext``, ``novels``, ``python`` or ``folder``."""
     length: int = 256
     """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
-    """``bytes``; ``wordpiece`` or ``bpe``, which are learned from the training texts; or ``file``, for the file in the option
-    ``tokenizer``."""
+    """``bytes``, or ``bpe``, which is learned from the training texts."""
     vocabulary: int = 0
-    """Largest number of token ids, including three special ids. 0 means 259 for bytes, 8,192 for ``wordpiece`` and ``bpe``, and
-    65,536 for ``file``."""
+    """Largest number of token ids, including three special ids. 0 means 259 for bytes and 8,192 for ``bpe``."""
     train: int = 0
     """Largest number of training sequences; 0 for all."""
     data_seed: int = 0
     """Seed of the order of sequences and of other random choices, such as masks."""
     path: str = ""
     """Folder of the text files, only for ``files=folder``."""
-    tokenizer: str = ""
-    """Path of a ``tokenizer.json`` or of its folder, only for ``tokens=file``."""
     root: str = ""
     """Data folder, which contains ``wikitext-2`` or ``novels``. An empty string means $ATTN_ZOO_DATA, or ``data`` if this variable
     is not set."""
@@ -93,7 +87,7 @@ class TextOptions:
         self.files = choice(f"{task}.files", self.files, Files)
         if (self.files is Files.folder) != bool(self.path):
             raise ValueError(f"{task}.path must name a folder if files=folder, and be empty otherwise; got {self.path!r}")
-        self.tokens = check_tokens(task, self.tokens, self.vocabulary, self.tokenizer)
+        self.tokens = check_tokens(task, self.tokens, self.vocabulary)
         require_range(f"{task}.length", self.length, 16, 16_384, "counts tokens")
         require_range(f"{task}.train", self.train, 0, 2**31, "counts sequences")
         require_range(f"{task}.data_seed", self.data_seed, 0, 2**32 - 1, "is a seed")
@@ -129,7 +123,7 @@ class TextTask(Task):
         """Return the sequences of a split.
 
         Raises:
-            FileNotFoundError: the texts or the tokeniser's file are missing.
+            FileNotFoundError: the texts are missing.
             ImportError: tokens are not bytes, and the library ``tokenizers`` is not installed.
             ValueError: a file is damaged or incomplete.
         """
@@ -144,13 +138,13 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
     task = kind(kind.card.options(*options))
     o = task.options
     named = {name: getattr(value, "value", value) for name, value in vars(o).items() if name not in LOCATIONS}
-    recipe = {"version": kind.card.version, **named, "tokens": tokeniser_recipe(o.tokens, o.ids, o.tokenizer)}
+    recipe = {"version": kind.card.version, **named, "tokens": tokeniser_recipe(o.tokens, o.ids)}
     files = _named_files(o)
     recipe["files"] = dataset_digests(SETS[o.files], root) if files is None else [[name, sha256(file)] for name, file in files]
 
     def make() -> Arrays:
         texts = divided(SETS[o.files].load(root) if files is None else read_files(files))
-        return task.arrays(texts, make_tokeniser(o.tokens, o.ids, o.tokenizer, lambda: texts["train"]))
+        return task.arrays(texts, make_tokeniser(o.tokens, o.ids, lambda: texts["train"]))
 
     arrays = cached(f"{kind.card.name}-{o.files.value}", recipe, make)
     return arrays, dict(zip(SPLITS, token_examples(arrays, padded=kind.padded), strict=True))
@@ -179,27 +173,16 @@ def _named_files(options: Any) -> list[tuple[str, Path]] | None:
 
 
 def divided(library: Library) -> dict[str, list[str]]:
-    """Return the texts of each split. A data set without splits, or without validation, is divided by a hash of the owner of each
-    text, such as its author.
+    """Return the texts of each split. A data set without splits is divided by a hash of the owner of each text, such as its author.
 
     Raises:
         ValueError: there are fewer owners than splits.
     """
     if "train" in library:
         return {split: [document.text for document in library[split]] for split in SPLITS}
-    test = library.get("test")
-    documents = library["valid"] if test is not None else library["all"]
-    owners = sorted({document.owner for document in documents}, key=lambda owner: hashlib.sha256(owner.encode()).digest())
+    owners = sorted({document.owner for document in library["all"]}, key=lambda owner: hashlib.sha256(owner.encode()).digest())
     held = max(1, len(owners) // HELD_OUT)
-    if len(owners) < (2 if test is not None else 3):
+    if len(owners) < len(SPLITS):
         raise ValueError(f"there must be at least one author or file for each split, but the texts have only {len(owners)} in all")
-    valid, tested = set(owners[:held]), set(owners[held : 2 * held]) if test is None else set()
-
-    def of(wanted: set[str]) -> list[str]:
-        return [document.text for document in documents if document.owner in wanted]
-
-    return {
-        "train": of(set(owners) - valid - tested),
-        "valid": of(valid),
-        "test": of(tested) if test is None else [document.text for document in test],
-    }
+    wanted = {"train": {*owners[2 * held :]}, "valid": {*owners[:held]}, "test": {*owners[held : 2 * held]}}
+    return {split: [document.text for document in library["all"] if document.owner in of] for split, of in wanted.items()}

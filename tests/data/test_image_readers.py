@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import tarfile
 import threading
-import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from attn_zoo.contract import DamagedDataError, MissingDataError
-from attn_zoo.data.images import Expected, read_cifar_binary, read_idx, read_npz, read_strips
+from attn_zoo.data.images import Expected, read_cifar_binary, read_idx, read_npz
 from attn_zoo.data.torchvision import fetch_archive, fetch_files
 
 COLOUR = Expected(30, 20, 3, 8, 6, 5)
@@ -87,61 +84,6 @@ def test_a_damaged_npz_is_named(tmp_path):
         (tmp_path / "a.npz").write_bytes(damaged)
         with pytest.raises(DamagedDataError, match=r"a\.npz is not an .npz with train_images"):
             read_npz(tmp_path / "a.npz", COLOUR)
-
-
-def strips(images: np.ndarray, labels: np.ndarray, each: int = 8) -> dict[str, bytes]:
-    """Return the files of a zip: lossless strips of ``each`` images, the last one shorter, and labels."""
-    files = {}
-    for at in range(0, len(images), each):
-        part, packed = images[at : at + each], io.BytesIO()
-        Image.fromarray(part.reshape(-1, *part.shape[2:])).save(packed, "WEBP", lossless=True)
-        files[f"images-{at // each:03d}.webp"] = packed.getvalue()
-    packed = io.BytesIO()
-    np.save(packed, labels)
-    return {**files, "labels.npy": packed.getvalue(), "filenames.txt": b"not looked at"}
-
-
-def write_zip(path, files: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in reversed(files):  # the order in the zip must not matter
-            archive.writestr(name, files[name])
-
-
-def test_strips_are_cut_in_the_order_of_their_names(tmp_path):
-    made = arrays()
-    for part in ("train", "test"):
-        write_zip(tmp_path / f"{part}.zip", strips(made[f"{part}_images"], made[f"{part}_labels"]))
-    found = read_strips([tmp_path / "train.zip", tmp_path / "test.zip"], COLOUR)
-    assert np.array_equal(found.train.levels, made["train_images"].transpose(0, 3, 1, 2))
-    assert np.array_equal(found.test.labels, made["test_labels"])
-
-
-def test_damaged_strips_are_named(tmp_path):
-    made = arrays()
-    whole = strips(made["train_images"], made["train_labels"])
-    write_zip(tmp_path / "test.zip", strips(made["test_images"], made["test_labels"]))
-    narrow = strips(np.zeros((30, 8, 5, 3), np.uint8), made["train_labels"])
-    cut = {**whole, "images-001.webp": whole["images-001.webp"][:-40]}
-    without = {name: data for name, data in whole.items() if name != "labels.npy"}
-    unlike = {
-        r"train\.zip/images-000.webp must be 6 pixels wide and a multiple of 8 pixels high; got 5 by 64": narrow,
-        r"train\.zip must hold 30 images .*; it holds 22": {name: data for name, data in whole.items() if "001" not in name},
-        r"train\.zip: labels.npy must hold 30 integers .* of type uint8 and shape \(20,\)": strips(
-            made["train_images"], made["test_labels"]
-        ),
-        r"train\.zip must be a zip of lossless strips .*, but lacks the strips or labels\.npy; it holds 5 files": without,
-        r"train\.zip/images-001.webp is not an image, or is damaged or cut short": cut,
-    }
-    for message, files in unlike.items():
-        write_zip(tmp_path / "train.zip", files)
-        with pytest.raises(DamagedDataError, match=message):
-            read_strips([tmp_path / "train.zip", tmp_path / "test.zip"], COLOUR)
-    write_zip(tmp_path / "train.zip", whole)
-    packed = (tmp_path / "train.zip").read_bytes()
-    for damaged in (packed[:-30], packed[:200] + b"????" + packed[204:]):
-        (tmp_path / "train.zip").write_bytes(damaged)
-        with pytest.raises(DamagedDataError, match=r"train\.zip is not a zip of lossless strips"):
-            read_strips([tmp_path / "train.zip", tmp_path / "test.zip"], COLOUR)
 
 
 @pytest.mark.parametrize("label_bytes", [1, 2])

@@ -48,7 +48,7 @@ def images(tmp_path_factory) -> Path:
     return folder
 
 
-IMAGES = {"side": 8, "patch": 4, "classes": 2, "valid": 0.2, "augment": "timm"}
+IMAGES = {"side": 8, "patch": 4, "classes": 2, "valid": 0.2, "augment": "crop_flip"}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "augmented, redrawn": ("performer", "image_folder", {"task_options": IMAGES, "options": {"redraw": 4}}),
     "redrawn hashes": ("reformer", "listops", {"options": {"redraw": 5, "dropout": 0.1}}),

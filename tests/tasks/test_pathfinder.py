@@ -194,20 +194,11 @@ def test_twins_never_stand_in_train_and_test(released):
         assert sum(there) == 1
 
 
-def test_lists_that_numpy_wrote_are_read_unless_they_hold_objects(released):
+def test_a_list_that_numpy_wrote_is_refused_because_it_may_hold_objects(released):
     level, _, _ = released
-    before = lra(level).examples("test").digest()
-    for path in (level / "metadata").iterdir():
-        rows = [line.split() for line in path.read_text().splitlines()]
-        np.save(path, np.array(rows))
-    pathfinder._published.cache_clear()
-    assert lra(level).examples("test").digest() == before
-    np.save(path, np.array(rows, dtype=object), allow_pickle=True)
-    pathfinder._published.cache_clear()
+    path = next((level / "metadata").iterdir())
+    np.save(path, np.array([line.split() for line in path.read_text().splitlines()], dtype=object), allow_pickle=True)
     with pytest.raises(DamagedDataError, match=rf"{path.name} is not a list of images"):
-        lra(level).examples("test")
-    np.save(path, np.zeros((3, 4)))
-    with pytest.raises(DamagedDataError, match="must hold rows of text; got float64 with 2 axes"):
         lra(level).examples("test")
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from attn_zoo.tasks.datasets import glue
-from attn_zoo.tasks.parts.rows import encode_rows, joined
+from attn_zoo.tasks.parts.rows import joined
 from attn_zoo.tasks.parts.tokenisers import FIRST, SEPARATOR, ByteTokeniser, Tokens, make_tokeniser
 from attn_zoo.tasks.sentences import Options
 
 from attn_zoo import build_task
-from attn_zoo.contract import DamagedDataError, MissingDataError, task
-from attn_zoo.data.labelled_text import LabelledText
+from attn_zoo.contract import MissingDataError, task
 
 PLACES = {
     "sst2": ("SST-2", ("sentence",), ("train", "dev")),
@@ -130,21 +129,19 @@ def test_two_texts_are_parted_and_the_longer_is_cut():
     assert joined([[1, 2, 3]], 2) == [1, 2]
 
 
-@pytest.mark.extras
 def test_rows_that_tokens_make_equal_are_one(tmp_path):
-    pytest.importorskip("tokenizers")
+    """Texts that differ only after the cut have equal tokens."""
     (tmp_path / "sst2").mkdir()
-    texts = {
-        "train": [f"word {'abcdefghij'[n % 10]} {'abcd'[n // 10]}" for n in range(40)],
-        "dev": ["WORD a A"] + ["other b c d"] * 9,
-    }
+    texts = {"train": [f"a phrase {n}" for n in range(38)] + ["another phrase", "the tested phrase"], "dev": ["the tested"] * 10}
     for part, kept in texts.items():
         found = [json.dumps({"label": n % 2, "sentence": text}) + "\n" for n, text in enumerate(kept)]
         (tmp_path / f"sst2/{part}.jsonl").write_text("".join(found))
-    for tokens, count in (("bytes", 36), ("wordpiece", 35)):
-        built = build_task("sst2", root=str(tmp_path), tokens=tokens, valid=4)
-        assert len(built.examples("train")) + len(built.examples("valid")) - 4 == count, "WordPiece reads lower case"
-        assert len(built.examples("test")) == 10
+    built = build_task("sst2", root=str(tmp_path), length=10, valid=4)
+    splits = {split: built.examples(split) for split in task.SPLITS}
+    rows = {split: list(map(tuple, found.batch(range(len(found))).inputs.tolist())) for split, found in splits.items()}
+    assert len(rows["train"]) == len(set(rows["train"])) <= 2
+    assert not set(rows["train"]) & {*rows["valid"], *rows["test"]} and not set(rows["valid"]) & set(rows["test"])
+    assert len(rows["test"]) == 10
 
 
 def test_bytes_need_no_library_and_know_their_words():
@@ -160,76 +157,32 @@ _VOCABULARY = """
 import hashlib, json, sys
 from attn_zoo.tasks.parts.tokenisers import Tokens, make_tokeniser
 corpus = json.load(sys.stdin)
-for kind in (Tokens.wordpiece, Tokens.bpe):
-    found = make_tokeniser(kind, 400, "", lambda: corpus)
-    print(hashlib.sha256(json.dumps(found._inner.get_vocab(), sort_keys=True).encode()).hexdigest()[:16])
+found = make_tokeniser(Tokens.bpe, 400, lambda: corpus)
+print(hashlib.sha256(json.dumps(found._inner.get_vocab(), sort_keys=True).encode()).hexdigest()[:16])
 """
 
 
 @pytest.mark.process
 def test_learned_tokens_are_the_same_in_every_process():
-    """The library's own WordPiece trainer numbers characters in the order of a table that differs from process to process."""
     pytest.importorskip("tokenizers")
     salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _VOCABULARY]
     done = subprocess.run(command, input=json.dumps(CORPUS), capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.split() == [digest_of_vocabulary(kind) for kind in (Tokens.wordpiece, Tokens.bpe)]
-    assert done.stdout.split() == ["cbbf173441618e9d", "4df2d56cf78a67ae"], "learned ids changed: raise the tasks' versions"
-
-
-def digest_of_vocabulary(kind: Tokens) -> str:
-    found = make_tokeniser(kind, 400, "", lambda: CORPUS)._inner.get_vocab()
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    found = make_tokeniser(Tokens.bpe, 400, lambda: CORPUS)._inner.get_vocab()
+    assert done.stdout.strip() == hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    assert done.stdout.strip() == "4df2d56cf78a67ae", "learned ids changed: raise the tasks' versions"
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("kind", [Tokens.wordpiece, Tokens.bpe])
-def test_learned_tokens_are_ids_within_bounds_and_can_be_kept(tmp_path, kind):
+def test_learned_tokens_are_ids_within_bounds():
     pytest.importorskip("tokenizers")
-    made = make_tokeniser(kind, 400, "", lambda: CORPUS)
+    made = make_tokeniser(Tokens.bpe, 400, lambda: CORPUS)
     ids = [i for row in made.encode(CORPUS) for i in row]
     assert min(ids) >= FIRST and max(ids) < made.vocabulary <= 400
     assert len(set(ids)) > 20 and len(ids) < sum(len(text.encode()) for text in CORPUS)
     words = made.encode_words(CORPUS[:1])[0]
     assert list(words.ids) == list(made.encode(CORPUS[:1])[0]) and len(words.ids) == len(words.words) and len(set(words.words)) > 8
-    made.save(tmp_path / "tokenizer.json")
-    for path in (tmp_path, tmp_path / "tokenizer.json"):
-        again = make_tokeniser(Tokens.file, 400, str(path), list)
-        assert again.encode(CORPUS) == made.encode(CORPUS)
-    with pytest.raises(ValueError, match=f"vocabulary must be at least {made.vocabulary}, .*; got {made.vocabulary - 1}"):
-        make_tokeniser(Tokens.file, made.vocabulary - 1, str(tmp_path), list)
-
-
-@pytest.mark.extras
-def test_a_tokeniser_from_a_file_is_part_of_the_content(tmp_path):
-    pytest.importorskip("tokenizers")
-    root = as_jsonl(tmp_path, "sst2")
-    for name, corpus in (("one", CORPUS), ("two", [text for _, (text,) in rows("sst2", "train")])):
-        (tmp_path / name).mkdir()
-        make_tokeniser(Tokens.bpe, 400, "", lambda corpus=corpus: corpus).save(tmp_path / name / "tokenizer.json")
-    found = [digests("sst2", root, tokens="file", tokenizer=str(tmp_path / name)) for name in ("one", "two")]
-    assert found[0] != found[1]
-    with pytest.raises(MissingDataError, match=r"tokens=file needs a tokenizer\.json, but the file .*none does not exist"):
-        digests("sst2", root, tokens="file", tokenizer=str(tmp_path / "none"))
-    (tmp_path / "one/tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(DamagedDataError, match=r"one/tokenizer\.json is not a tokenizer\.json"):
-        make_tokeniser(Tokens.file, 400, str(tmp_path / "one"), list)
-
-
-@pytest.mark.extras
-def test_a_tokeniser_may_leave_out_ids(tmp_path):
-    """Ids beyond the number of ids once became negative, because they were stored in too few bits."""
-    tokenizers = pytest.importorskip("tokenizers")
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "near": 1, "far": 40_000}, unk_token="[UNK]"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    inner.save(str(tmp_path / "tokenizer.json"))
-    made = make_tokeniser(Tokens.file, 50_000, str(tmp_path), list)
-    assert made.vocabulary == 40_001 + FIRST
-    ids = encode_rows(made, [LabelledText(0, ("near far",))], 3)
-    assert ids.tolist() == [[1 + FIRST, 40_000 + FIRST, 0]]
-    with pytest.raises(ValueError, match=r"vocabulary must be at least 40004, because .* has ids below 40001"):
-        make_tokeniser(Tokens.file, 300, str(tmp_path), list)
 
 
 @pytest.mark.extras
@@ -238,10 +191,10 @@ def test_tokens_are_learned_from_the_training_split_alone(tmp_path, monkeypatch)
     seen = []
     from attn_zoo.tasks import sentences
 
-    def spy(tokens, vocabulary, path, texts):
+    def spy(tokens, vocabulary, texts):
         seen.extend(texts())
-        return make_tokeniser(tokens, vocabulary, path, lambda: seen)
+        return make_tokeniser(tokens, vocabulary, lambda: seen)
 
     monkeypatch.setattr(sentences, "make_tokeniser", spy)
-    digests("mrpc", as_jsonl(tmp_path, "mrpc"), tokens="wordpiece")
+    digests("mrpc", as_jsonl(tmp_path, "mrpc"), tokens="bpe")
     assert len(seen) == 72 and all(text.startswith("train") for text in seen)
