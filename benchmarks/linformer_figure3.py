@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from figure3 import figure3_data, figure3_page, read_figure
 from figure3.plot import plot_figure3
 
-from attn_zoo.cli.analyze.results import add_results, as_json, deliver
+from attn_zoo.cli.analyze.results import add_results, deliver
 from attn_zoo.cli.records_of import add_records, loaded, records_root
 
 FOLDER = "linformer_figure3"
@@ -39,12 +40,14 @@ def main(words: Sequence[str]) -> int:
 def _figure3(parsed: argparse.Namespace) -> int:
     parsed.records = parsed.records or FOLDER
     figure = read_figure(loaded(records_root(parsed)))
-    if parsed.output is not None:
-        parsed.output.mkdir(parents=True, exist_ok=True)
-    data = as_json(figure3_data(figure))
-    texts = {"figure3.md": figure3_page(figure, "github"), "figure3.json": data}
-    text = data if parsed.format == "json" else figure3_page(figure, parsed.format)
-    return deliver(parsed, text, texts, lambda folder: plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg"))
+    return deliver(
+        parsed,
+        "figure3",
+        figure3_data(figure),
+        partial(figure3_page, figure),
+        lambda folder: plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg"),
+        {"figure3.md": figure3_page(figure, "github")},
+    )
 
 
 if __name__ == "__main__":

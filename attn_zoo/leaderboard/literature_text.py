@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attn_zoo.leaderboard.data import csv_text
+from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.literature import Literature, LiteratureRow, literature
 from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.statistics import Estimate
@@ -14,8 +13,7 @@ from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import Grid, tabulated
 from attn_zoo.published import SCORE, Anchor, Figure, anchor, anchors, figures, phrases
 
-_TABLES = ("terminal", "github", "latex")
-_COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_95", "seeds", "where", "differs", "notes")
+FORMATS = ("terminal", "github", "latex")
 
 
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
@@ -25,21 +23,14 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     known flaws.
 
     Args:
-        format: ``terminal``, ``github`` or ``latex`` for tables; ``csv`` or ``json`` for one entry per published or recorded score.
+        format: one of ``FORMATS``.
         attention: mechanism whose rows are shown; None for all.
 
     Raises:
-        ValueError: the format is unknown.
+        ValueError: there is no such format.
     """
+    check_text("format with --published", format, FORMATS)
     found = [compared for table in tables if (compared := literature(table, attention))]
-    if format == "json":
-        return json.dumps([line for compared in found for line in _flat(compared)], indent=1)
-    if format == "csv":
-        return csv_text(_COLUMNS, (line for compared in found for line in _flat(compared)))
-    if format not in _TABLES:
-        raise ValueError(
-            f"--format must be {', '.join(_TABLES)}, csv or json for the comparison with the literature; got {format!r}"
-        )
     if not found:
         there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
         return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."
@@ -145,23 +136,6 @@ def _sources(found: Sequence[Literature], format: str) -> str:
         seeds = "not stated" if source.seeds is None else str(source.seeds)
         body.append([source.title, source.cite, source.hardware, seeds, "; ".join([*source.flaws, *told])])
     return tabulated(Grid("Sources", ["source", "publication", "hardware", "seeds", "known flaws and notes"], body), format)
-
-
-def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
-    """Yield the recorded score of each row, then its published scores, as flat data."""
-    scale = style(compared.task["metric"])[1]
-    for row in compared.rows:
-        known = dict.fromkeys(_COLUMNS) | {"task": compared.task["name"], "attention": row.label}
-        if row.ours is not None:
-            width = None if row.ours.half_width is None else scale * row.ours.half_width
-            score = {"printed": f"{scale * row.ours.mean:.2f}", "unit": "%", "half_width_95": width}
-            yield known | score | {"who": "ours", "model": row.label, "seeds": row.ours.count}
-        for title, found in row.figures.items():
-            told = {"differs": "; ".join(phrases((*compared.difference[title], *row.difference[title])))}
-            for figure in found:
-                notes = "; ".join((*figure.notes, *compared.flaws[title]))
-                cited = {"who": figure.source.cite, "model": figure.model, "printed": figure.printed, "unit": figure.unit}
-                yield known | cited | {"seeds": figure.source.seeds, "where": figure.where, "notes": notes} | told
 
 
 def printed(found: Sequence[Figure]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
@@ -17,6 +17,7 @@ from torch import nn
 from attn_zoo.checks import check_seed
 from attn_zoo.contract import (
     SPLITS,
+    AttentionCard,
     Examples,
     Geometry,
     Split,
@@ -30,12 +31,22 @@ from attn_zoo.contract import (
 from attn_zoo.count import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.outside import Outside
-from attn_zoo.process_state import flushes_denormals, unusual
+from attn_zoo.plugin_imports import tell
+from attn_zoo.process_state import flushes_denormals, sentence, unusual
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
 from attn_zoo.records.shape import LARGEST, bounds
-from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
+from attn_zoo.registry import (
+    attention_options,
+    build_attention,
+    build_task,
+    card,
+    changes_outside_runs,
+    make_options,
+    stated_options,
+    task_card,
+)
 from attn_zoo.rows import RowName, attention_version, row_of
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of
@@ -44,7 +55,6 @@ from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.failure import failure
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
 from attn_zoo.runner.patience import beat
-from attn_zoo.runner.plugins import changes_by_plugins
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.state import DivergedError
 from attn_zoo.runner.train import Progress, Trained, train
@@ -157,9 +167,21 @@ def run(
             outside.pass_on(error)
         finally:
             progress.stop()
-    found.warnings += changes_by_plugins(spec, changed)
+    found.warnings += _changes_by_plugins(spec, changed)
     record = found.record(spec, *ended, task_entry)
     return replace(record, environment={**record.environment, DIED: True}) if leaving else record
+
+
+def _changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:
+    """Return sentences about the settings of the process that a run's plugins changed, during their import or during the run.
+    Settings that changed during the run (``changed``) also cause a warning."""
+    entries: list[AttentionCard | TaskCard] = [*(card(part.attention) for part in row_of(spec).parts()), task_card(spec.task)]
+    plugins = [entry for entry in entries if not entry.origin.startswith("attn_zoo.")]
+    said = [words for entry in plugins for words in changes_outside_runs(entry)]
+    if changed and plugins:
+        said.append(sentence(" or ".join(entry.name for entry in plugins), "in a run", changed))
+        tell(said[-1])
+    return tuple(dict.fromkeys(said))
 
 
 def died(spec: RunSpec, status: Status, reason: str) -> RunRecord:

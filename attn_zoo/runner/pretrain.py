@@ -17,8 +17,8 @@ from attn_zoo.contract import UNASKED, Batch, Examples, Task
 from attn_zoo.encoder import PositionClassifier
 from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
-from attn_zoo.runner.state import Trained
-from attn_zoo.runner.train import Progress, batches, next_step, require_time, resumable, start_training
+from attn_zoo.runner.state import BatchSource, Trained
+from attn_zoo.runner.train import Progress, next_step, require_time, resumable, start_training
 
 PER_CENT = 15
 """Percentage of a sequence's tokens that must be predicted. The number of tokens is rounded down, but is at least one."""
@@ -53,7 +53,7 @@ def pretrain(
     def mask(batch: Batch, chance: Generator) -> Batch:
         return masked(task.augment(batch, chance), vocabulary, chance)
 
-    source = batches(examples, budget.batch_size, seed, mask)
+    source = BatchSource(examples, budget.batch_size, seed, mask)
     training = start_training(reader, source, budget, steps, accelerator, state, pretraining=True)
     with resumable(training, checkpoint):
         for step in range(training.step + 1, steps + 1):

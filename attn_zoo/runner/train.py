@@ -22,7 +22,7 @@ from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
 from attn_zoo.runner.patience import beat
-from attn_zoo.runner.state import Augment, BatchSource, DivergedError, Training
+from attn_zoo.runner.state import BatchSource, DivergedError, Training
 from attn_zoo.runner.state import Trained as Trained
 from attn_zoo.runner.weights import KeptWeights
 
@@ -51,18 +51,8 @@ class Progress(Protocol):
         """Note the end of the run, even if it failed."""
 
 
-def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
-    """Return the batch unchanged, for tasks without augmentation."""
-    return batch
-
-
 class TimedOutError(TimeoutError):
     """Error for training that takes longer than the time limit of its budget."""
-
-
-def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
-    """Return a ``BatchSource`` of these examples, by default without augmentation."""
-    return BatchSource(examples, batch_size, seed, augment)
 
 
 def train(
@@ -91,7 +81,7 @@ def train(
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
     """
-    source = batches(splits["train"], budget.batch_size, seed, task.augment)
+    source = BatchSource(splits["train"], budget.batch_size, seed, task.augment)
     training = start_training(model, source, budget, budget.steps, accelerator, state, problem=task.spec.problem)
     with resumable(training, checkpoint):
         if kept is not None and training.step == 0:

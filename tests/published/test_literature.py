@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from dataclasses import replace
 
@@ -72,12 +69,9 @@ def test_a_source_with_several_settings_shows_them_all():
 
 def test_every_format_tells_every_figure():
     made = tables(rows([0.36], [0.18]))
-    flat = list(csv.DictReader(io.StringIO(render_published(made, "csv"))))
-    assert len(flat) == len(json.loads(render_published(made, "json"))) == 2 + 6
-    assert {line["printed"] for line in flat if line["attention"] == "performer"} == {"18.00", "18.01", "18.80", "19.56"}
     assert "18.01" in render_published(made, "latex")
-    with pytest.raises(ValueError, match=r"csv or json .*; got 'html'"):
-        render_published(made, "html")
+    with pytest.raises(ValueError, match="must be 'terminal' or 'github' or 'latex'; got 'csv'"):
+        render_published(made, "csv")
 
 
 def test_only_the_rows_of_one_attention_are_shown():
@@ -94,8 +88,6 @@ def test_a_task_nobody_published_is_said():
 def test_the_leaderboard_shows_it_on_request(tmp_path, capsys):
     stored(tmp_path, rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]))
     words = ["leaderboard", "--published", "--records", str(tmp_path)]
-    assert main([*words, "--format", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("task,attention,who,model,printed")
     assert main([*words, "--attention", "performer"]) == 0
     assert "ListOps: ours beside the literature" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()

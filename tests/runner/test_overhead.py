@@ -20,6 +20,7 @@ from attn_zoo.contract import SPLITS
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget
 from attn_zoo.runner import train as loop
+from attn_zoo.runner.state import BatchSource
 
 STEPS = 100
 
@@ -60,15 +61,15 @@ class Watch:
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watch:
     """Time the steps of a small training run."""
-    watch, batches = Watch(), loop.batches
+    watch = Watch()
 
     def drawn(*arguments: Any) -> Iterator[Any]:
-        draw = watch.working(batches(*arguments).__next__)
+        draw = watch.working(BatchSource(*arguments).__next__)
         while True:
             yield draw()
 
     monkeypatch.setattr(loop, "_step", watch.working(loop._step))
-    monkeypatch.setattr(loop, "batches", drawn)
+    monkeypatch.setattr(loop, "BatchSource", drawn)
     task = registry.build_task("listops", train=200, valid=8, test=8, length=64)
     sizes = {"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
     model = build_paired_model(task.spec, seed=1, attention="softmax", options={}, **sizes)

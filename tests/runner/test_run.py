@@ -23,8 +23,8 @@ from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
 from attn_zoo.runner import metrics, resolve_spec, run
-from attn_zoo.runner import train as training
 from attn_zoo.runner.execute import _implementation
+from attn_zoo.runner.state import BatchSource
 
 
 class Rows(Examples):
@@ -231,7 +231,7 @@ def test_every_example_of_a_split_is_scored():
 
 def test_batches_depend_on_the_seed_alone_and_cover_an_epoch():
     def some(seed: int) -> list[list[int]]:
-        source = training.batches(Rows(torch.arange(10)[:, None], torch.arange(10)), 4, seed)
+        source = BatchSource(Rows(torch.arange(10)[:, None], torch.arange(10)), 4, seed, lambda batch, chance: batch)
         return [next(source).labels.tolist() for _ in range(6)]
 
     assert some(1) == some(1) != some(2)

@@ -12,7 +12,7 @@ from attn_zoo.analysis.plot_error import plot_error
 from attn_zoo.bench.tables import explained
 from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options
@@ -45,12 +45,10 @@ def add_to(analyses: Any) -> None:
 def _error(parsed: argparse.Namespace) -> int:
     rows = rows_of(attentions() if parsed.attention == ["all"] else parsed.attention, plain=PLAIN)
     check_whole("--seeds", parsed.seeds)
-    if parsed.output is not None:
-        parsed.output.mkdir(parents=True, exist_ok=True)
     layers, inputs = inputs_of(parsed)
     found = measure_error(Reference(layers), rows, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
-    texts = {"error.csv": error_table(found, "csv"), "error.json": as_json(found)}
-    return deliver(parsed, error_table(found, parsed.format), texts, partial(plot_error, found, title=said(found["inputs"])))
+    draw = partial(plot_error, found, title=said(found["inputs"]))
+    return deliver(parsed, "error", found, partial(error_table, found), draw, {"error.csv": error_table(found, "csv")})
 
 
 def measure_error(
@@ -125,10 +123,7 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """Return the result of ``measure_error`` as JSON, as CSV, or as a table with a legend. CSV and the table begin with the
-    smallest error."""
-    if format == "json":
-        return as_json(found)
+    """Return the result of ``measure_error`` as CSV, or as a table with a legend. Both begin with the smallest error."""
     rows = sorted(found["rows"], key=lambda row: row["error"])
     if format == "csv":
         return as_csv([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)])

@@ -17,7 +17,7 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
 from attn_zoo.analysis.plot_matrix import plot_matrix
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_json, deliver
+from attn_zoo.cli.analyze.results import add_results, deliver
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, rows_of
@@ -50,12 +50,8 @@ def _matrix(parsed: argparse.Namespace) -> int:
             raise ValueError(f"--{option} must be at least 0; got {getattr(parsed, option)}")
     if parsed.sentence >= parsed.sentences:
         raise ValueError(f"--sentence must be at least 0 and below --sentences={parsed.sentences}; got {parsed.sentence}")
-    if parsed.output is not None:
-        parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])
-    text = as_json(found)
-    draw = partial(_draw, found, effective, exact)
-    return deliver(parsed, text if parsed.format == "json" else _text(found), {"matrix.json": text}, draw)
+    return deliver(parsed, "matrix", found, lambda _: _text(found), partial(_draw, found, effective, exact))
 
 
 def measure_matrix(

@@ -15,7 +15,7 @@ from attn_zoo.analysis.sources import Subject
 from attn_zoo.bench.tables import explained
 from attn_zoo.checks import check_whole
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
@@ -48,8 +48,6 @@ def add_to(analyses: Any) -> None:
 def _projections(parsed: argparse.Namespace) -> int:
     check_whole("--steps", parsed.steps)
     check_whole("--draws", parsed.draws)
-    if parsed.output is not None:
-        parsed.output.mkdir(parents=True, exist_ok=True)
     models = []
     for name in parsed.model:
         subject = load(request_of(parsed, name))
@@ -60,8 +58,8 @@ def _projections(parsed: argparse.Namespace) -> int:
         errors = measure_projections(layers, lengths, draws=parsed.draws, steps=parsed.steps, seed=parsed.seed)
         models.append(described(subject, errors, n, len(layers[0].query)))
     found = {"analysis": "projections", "models": models, "environment": describe_environment("cpu")}
-    texts = {"projections.csv": projections_table(found, "csv"), "projections.json": as_json(found)}
-    return deliver(parsed, projections_table(found, parsed.format), texts, partial(plot_projections, found))
+    table, csv = partial(projections_table, found), {"projections.csv": projections_table(found, "csv")}
+    return deliver(parsed, "projections", found, table, partial(plot_projections, found), csv)
 
 
 def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
@@ -85,10 +83,8 @@ def described(subject: Subject, errors: ProjectionErrors, length: int, sequences
 
 
 def projections_table(found: Mapping[str, Any], format: str) -> str:
-    """Return the errors as JSON, as CSV, or as one table per model. A table has one row per kind of projection and one column per
-    projected length."""
-    if format == "json":
-        return as_json(found)
+    """Return the errors as CSV, or as one table per model. A table has one row per kind of projection and one column per projected
+    length."""
     if format == "csv":
         return as_csv([_COLUMNS, *(row for model in found["models"] for row in _rows(model))])
     return "\n\n".join(_table(model, format) for model in found["models"])

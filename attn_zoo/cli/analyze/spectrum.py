@@ -12,7 +12,7 @@ from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Subject
 from attn_zoo.bench.tables import explained
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, load, request_of
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, deliver
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_table, deliver
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
@@ -45,8 +45,6 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
         raise ValueError(f"--index must be from 1 to --length, the number of singular values of a matrix; got {parsed.index}")
     request = request_of(parsed, parsed.model)
-    if parsed.output is not None:
-        parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load(request)
     if not subject.trained and request.weights != "random":
         fetched = "Add --weights pretrained to download trained weights. " if request.model.startswith("timm/") else ""
@@ -59,8 +57,7 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     found = summary(spectrum, index, subject)
     title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
     draw = partial(plot_spectrum, spectrum, index, title=title, log_index=parsed.log_index)
-    texts = {"spectrum.csv": _curves(spectrum), "spectrum.json": as_json(found)}
-    return deliver(parsed, spectrum_table(found, parsed.format), texts, draw)
+    return deliver(parsed, "spectrum", found, partial(spectrum_table, found), draw, {"spectrum.csv": _curves(spectrum)})
 
 
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:

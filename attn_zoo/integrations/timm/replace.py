@@ -20,25 +20,8 @@ M = TypeVar("M", bound=nn.Module)
 OWN = ("mechanism.", "stream_projections.", "short_convolution.", "gate.")
 """Prefixes of the names of parameters that the layer of attn-zoo has and timm's attention lacks."""
 
-OF_ANOTHER_KIND = {
-    "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
-    "Attention2d": "attends over a map of features with convolutions around it",
-    "ClassAttn": "lets only the class token attend",
-    "DiffAttention": "is the difference of two softmax maps",
-    "DiffParallelScalingBlock": "makes q, k and v in one projection with its MLP, and is the difference of two softmax maps",
-    "EvaAttention": "turns queries and keys by their positions (rotary embedding) or has a bias for queries and values only",
-    "MaskUnitAttention": "attends inside units of a mask, with pooled queries",
-    "MultiScaleAttention": "pools queries, keys and values on a map of features",
-    "ParallelScalingBlock": "makes q, k and v in one projection with its MLP",
-    "RelPosAttention": "adds a bias for relative positions to its scores",
-    "TalkingHeadAttn": "mixes its heads before and after the softmax",
-    "WindowAttention": "attends inside windows of a map of features",
-    "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
-    "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
-}
-"""Reasons why timm's attention classes other than ``Attention`` are not replaced, by class name. If a class name is ambiguous, its
-module precedes it.
-"""
+_BLOCKS = ("ParallelScalingBlock", "DiffParallelScalingBlock")
+"""Blocks of timm that attend without a module for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +155,12 @@ def _places(model: nn.Module) -> dict[str, nn.Module]:
             f"the attention of this {name} must be timm's own, but attn-zoo has already replaced it. Start again from a model "
             "that timm built"
         )
-    kinds = dict.fromkeys(_kind(module) for module in model.modules() if _attends(module))
-    found = (f"its {kind} {OF_ANOTHER_KIND.get(kind, 'is of a kind unknown to attn-zoo')}" for kind in kinds)
-    reasons = "; ".join(found) or "it has no attention"
-    raise UnsupportedError(f"{name} must hold a module timm.layers.Attention, because only this class can be replaced: {reasons}")
+    kinds = {type(m) for m in model.modules() if _attends(m)}
+    named = sorted(f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}" for kind in kinds)
+    raise UnsupportedError(
+        f"{name} must hold a module timm.layers.Attention, because only this class can be replaced; it has "
+        f"{', '.join(named) or 'no attention'}. Choose another model; docs/how-to/timm.md says why"
+    )
 
 
 def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
@@ -241,13 +226,7 @@ def _others(model: nn.Module) -> list[str]:
 
 def _attends(module: nn.Module) -> bool:
     name = type(module).__name__
-    return "Attention" in name or "Attn" in name or _kind(module) in OF_ANOTHER_KIND
-
-
-def _kind(module: nn.Module) -> str:
-    """Return the key of a module in ``OF_ANOTHER_KIND``."""
-    name, room = type(module).__name__, type(module).__module__.rpartition(".")[2]
-    return name if name != "Attention" else f"{room}.{name}"
+    return "Attention" in name or "Attn" in name or name in _BLOCKS
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -23,8 +23,7 @@ def require_transformers() -> Any:
         )
     import transformers
 
-    from attn_zoo.integrations.transformers.interface import attend
-    from attn_zoo.integrations.transformers.masks import key_mask
+    from attn_zoo.integrations.transformers.interface import attend, key_mask
 
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, key_mask)
