@@ -139,7 +139,7 @@ def test_rows_that_tokens_make_equal_are_one(tmp_path):
     built = build_task("sst2", root=str(tmp_path), length=10, valid=4)
     splits = {split: built.examples(split) for split in task.SPLITS}
     rows = {split: list(map(tuple, found.batch(range(len(found))).inputs.tolist())) for split, found in splits.items()}
-    assert len(rows["train"]) == len(set(rows["train"])) <= 2
+    assert 0 < len(rows["train"]) == len(set(rows["train"])) <= 11, "ten beginnings of phrases, and another"
     assert not set(rows["train"]) & {*rows["valid"], *rows["test"]} and not set(rows["valid"]) & set(rows["test"])
     assert len(rows["test"]) == 10
 
