@@ -36,7 +36,7 @@ def plot_projections(found: Mapping[str, Any], folder: Path) -> list[Path]:
                 style = {"color": SERIES[at], "marker": _MARKS[at], "markersize": 4, "linewidth": 1.4}
                 panel.plot(k, model["error"][kind.value], label=name, **style)
             shape = [model["error"]["theorem"][0] * (length / k[0]) ** -0.5 for length in k]
-            panel.plot(k, shape, color=MUTED, linestyle=(0, (4, 3)), label="shape of the bound, $k^{-1/2}$")
+            panel.plot(k, shape, color=MUTED, linestyle=(0, (4, 3)), label="shape of the bound, 1 / √k")
             panel.axhline(model["uniform"], color=MUTED, linestyle=":", linewidth=1.2, label="average of all values")
             panel.set(xscale="log", yscale="log", xlabel=f"projected length k, of n = {model['length']}")
             panel.xaxis.set_major_locator(FixedLocator(k))

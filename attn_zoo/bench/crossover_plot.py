@@ -89,7 +89,7 @@ def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: M
     if not known:
         return
     lengths, slope = [p.cell.length for p, _ in known], analysis.exponent(own, quantity)
-    axes.plot(lengths, [found for _, found in known], label=name + ("" if slope is None else f"  $n^{{{slope:.2f}}}$"), **style)
+    axes.plot(lengths, [found for _, found in known], label=name + ("" if slope is None else f"  n^{slope:.2f}"), **style)
     if quantity != "memory":
         spreads = [quartiles(p.all(QUANTITIES[quantity])) for p, _ in known]
         low, high = [s[0] * scale for s in spreads], [s[2] * scale for s in spreads]

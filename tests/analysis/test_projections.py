@@ -96,6 +96,7 @@ def test_the_command_compares_models_in_one_picture(tmp_path, capsys):
     found = json.loads((tmp_path / "projections.json").read_text())
     assert [model["error"]["learned"] for model in found["models"]] == [found["models"][0]["error"]["learned"]] * 2
     assert {file.name for file in tmp_path.iterdir()} == {f"projections.{kind}" for kind in ("csv", "json", "png", "svg")}
+    assert "$" not in (tmp_path / "projections.svg").read_text(encoding="utf-8"), "formulas of TeX are not set"
     assert main([*words, "--k", "2", "--steps", "0"]) == 2
 
 
