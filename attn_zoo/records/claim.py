@@ -60,7 +60,9 @@ def _lock(path: Path) -> IO[str] | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            return None
+            if is_claimed(path):
+                return None
+            continue  # the other process only asked, in ``is_claimed``
         except OSError:  # no locks on this file system
             return file
         if os.fstat(file.fileno()).st_nlink:

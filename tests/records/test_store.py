@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import multiprocessing
@@ -17,6 +18,7 @@ from make import make_record
 
 from attn_zoo.cli.job import _readable
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
+from attn_zoo.records.claim import is_claimed
 from attn_zoo.records.files import MOST_BYTES
 
 
@@ -116,6 +118,20 @@ def test_two_processes_write_into_one_folder(tmp_path):
     records, damaged = Store(tmp_path).load()
     assert sorted(r.spec.seed for r in records) == list(range(50))
     assert damaged == []
+
+
+def test_a_process_that_asks_who_does_a_run_does_not_keep_others_from_it(tmp_path, monkeypatch):
+    path = Store(tmp_path).claim_path("0" * 16)
+    with path.open("a", encoding="utf-8") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+
+        def answered(path: Path) -> bool:
+            fcntl.flock(asking, fcntl.LOCK_UN)
+            return is_claimed(path)
+
+        monkeypatch.setattr("attn_zoo.records.claim.is_claimed", answered)
+        with Store(tmp_path).claim("0" * 16) as ours, Store(tmp_path).claim("0" * 16) as again:
+            assert ours and not again
 
 
 def test_records_of_a_task_or_an_attention_on_it_are_read_alone(tmp_path):
