@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from attn_zoo.records.claim import SUFFIX as CLAIM
@@ -119,28 +120,37 @@ class Store:
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         with _collector_paused():
-            for path in self._files(file_pattern(attention, task)):
-                try:
-                    records.append(read_record(path, path.relative_to(self.root).as_posix()))
-                except RecordError as error:
-                    damaged.append(Damaged(path, str(error), error.kind))
-                except OSError as error:
-                    damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
-            for path in self._files(f"*{PACKED}"):
-                try:
-                    records += self._held(path, file_pattern(attention, task))
-                except RecordError as error:
-                    damaged.append(Damaged(path, str(error)))
-                except OSError as error:
-                    damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
+            for _, found in self._read(file_pattern(attention, task)):
+                damaged += [found] if isinstance(found, Damaged) else []
+                records += [] if isinstance(found, Damaged) else found
         return sorted(records, key=_by_name), damaged
 
-    def _held(self, path: Path, pattern: str = "*") -> Iterator[RunRecord]:
-        """Yield the records of a packed file whose file names match a pattern, without those that also have a file of their own."""
-        for record in unpack(path):
-            own = path.parent / str(record.source)
-            if fnmatchcase(own.name, pattern) and not own.exists():
-                yield replace(record, source=own.relative_to(self.root).as_posix())
+    def _read(self, pattern: str) -> Iterator[tuple[Path, list[RunRecord] | Damaged]]:
+        """Yield each file whose name matches a pattern with its record, and each packed file with the records whose file names
+        match. A packed record is left out if it has been read already, from its own file or from another packed file."""
+        known: set[str | None] = set()
+        for path in chain(self._files(pattern), self._files(f"*{PACKED}")):
+            place = path.relative_to(self.root)
+            try:
+                found = list(_held(path, place, pattern)) if path.name.endswith(PACKED) else [read_record(path, place.as_posix())]
+            except RecordError as error:
+                yield path, Damaged(path, str(error), error.kind)
+            except OSError as error:
+                yield path, Damaged(path, f"cannot be read: {error.strerror or error}")
+            else:
+                yield path, [record for record in found if record.source not in known]
+                known |= {record.source for record in found}
+
+    def _whole(self) -> tuple[list[Path], list[RunRecord], set[Path]]:
+        """Return the packed files, all records, and the files that are left out because they are not complete records.
+
+        Raises:
+            RecordError: a packed file is damaged.
+        """
+        packs, (records, damaged) = list(self._files(f"*{PACKED}")), self.load()
+        if reason := next((item.reason for item in damaged if item.path in packs), None):
+            raise RecordError(reason)
+        return packs, records, {item.path for item in damaged}
 
     def pack(self) -> Path:
         """Write all records of the folder to one packed file, remove the files from which they were read, and return the path of
@@ -154,16 +164,14 @@ class Store:
             OSError: the file cannot be written, or another process packs the folder; nothing is changed.
         """
         with self._alone():
-            records, damaged = self.load()
-            if reason := next((item.reason for item in damaged if item.path.name.endswith(PACKED)), None):
-                raise RecordError(reason)
+            packs, records, damaged = self._whole()
             if not records:
                 raise FileNotFoundError(
                     f"the folder {str(self.root)!r} must hold records, but holds none. Name the folder that holds the records"
                 )
             path = self.root / NAME
-            packs = list(self._files(f"*{PACKED}"))
-            old = [*packs, *(file for record in records if (file := self.root / str(record.source)).exists())]
+            own = [self.root / str(record.source) for record in records]
+            old = [*packs, *(file for file in own if file.exists() and file not in damaged)]
             newest = max(file.stat().st_mtime for file in old)
             pack(records, path)
             os.utime(path, (newest, newest))  # what is older than its records stays older
@@ -186,28 +194,30 @@ class Store:
             yield
 
     def unpack(self) -> list[Path]:
-        """Write each record in packed files to a file of its own, remove the packed files, and return the new paths.
+        """Write each record in packed files to a file of its own, remove the packed files, and return the new paths. A damaged file
+        is replaced if a packed file has its record.
 
         Raises:
             FileNotFoundError: there is no packed file.
-            RecordError: a packed file is damaged.
-            OSError: a file cannot be written, or another process packs the folder. A packed file remains until all its records are
+            RecordError: a packed file is damaged; nothing is changed.
+            OSError: a file cannot be written, or another process packs the folder. The packed files remain until all records are
                 written.
         """
         written = list[Path]()
         with self._alone():
-            packs = list(self._files(f"*{PACKED}"))
+            packs, records, damaged = self._whole()
             if not packs:
                 raise FileNotFoundError(
                     f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that was packed with "
                     "attn-zoo records pack"
                 )
-            for packed in packs:
-                for record in self._held(packed):
-                    path = self.root / str(record.source)
+            for record in records:
+                path = self.root / str(record.source)
+                if not path.exists() or path in damaged:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_whole(path, text_of(record).encode())
                     written.append(path)
+            for packed in packs:
                 packed.unlink()
         return written
 
@@ -258,13 +268,9 @@ class Store:
 
     def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
         """Return the files and records of a run. Damaged ones are left out, so that their run is repeated."""
-        for path in self._files(f"*{run_id}*.json"):
-            with suppress(OSError, RecordError):
-                if (record := read_record(path)).run_id == run_id:
-                    yield path, record
-        for path in self._files(f"*{PACKED}"):
-            with suppress(OSError, RecordError):
-                yield from ((path, record) for record in self._held(path, f"*{run_id}*.json") if record.run_id == run_id)
+        for path, found in self._read(f"*{run_id}*.json"):
+            if not isinstance(found, Damaged):
+                yield from ((path, record) for record in found if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Return a context that yields True if this process claimed the run ``run_id``, and False if another process had claimed
@@ -286,6 +292,15 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def _held(path: Path, place: Path, pattern: str) -> Iterator[RunRecord]:
+    """Yield the records of a packed file whose file names match a pattern. ``place`` is the path of the packed file relative to the
+    folder of records."""
+    for record in unpack(path):
+        own = place.parent / str(record.source)
+        if fnmatchcase(own.name, pattern):
+            yield replace(record, source=own.as_posix())
 
 
 def _is_of(record: RunRecord, since: str) -> bool:

@@ -79,7 +79,9 @@ def _unreadable(item: Damaged, root: Path) -> Finding:
     name = (item.path.relative_to(root).as_posix(),)
     if item.kind == "no record":
         return Finding("no record", name, item.reason, harmless=True)
-    return Finding(item.kind, name, f"{item.reason}; tables leave it out, and the same command repeats the run")
+    return Finding(
+        item.kind, name, f"{item.reason}; tables leave it out, and the same command repeats a run without another record"
+    )
 
 
 def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:

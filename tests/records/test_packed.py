@@ -128,6 +128,27 @@ def test_a_pack_that_was_cut_short_doubles_no_record(folder):
     assert [path.name for path in folder.iterdir()] == [NAME]
 
 
+def test_a_copy_of_a_packed_file_doubles_no_record_and_is_packed_again(folder):
+    before = Store(folder).load()
+    Store(folder).pack()
+    (folder / "backup.jsonl.xz").write_bytes((folder / NAME).read_bytes())
+    assert Store(folder).load() == before and verify(folder).clean
+    Store(folder).pack()
+    assert [path.name for path in folder.iterdir()] == [NAME] and Store(folder).load() == before
+
+
+def test_a_damaged_file_hides_no_packed_record_of_its_name(folder):
+    records, _ = Store(folder).load()
+    Store(folder).pack()
+    cut = folder / str(records[0].source)
+    cut.write_text("{", encoding="utf-8")
+    assert Store(folder).load()[0] == records and Store(folder).finished(records[0].run_id)
+    Store(folder).pack()
+    assert Store(folder).load()[0] == records and cut.read_text(encoding="utf-8") == "{", "a damaged file stays"
+    Store(folder).unpack()
+    assert Store(folder).load() == (records, [])
+
+
 def test_damaged_files_stay_beside_a_packed_file_and_a_damaged_one_is_named(folder, capsys):
     (folder / "cut.json").write_text("{", encoding="utf-8")
     assert main(["records", "pack", "--records", str(folder)]) == 0
