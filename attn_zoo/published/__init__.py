@@ -2,12 +2,11 @@
 
 from attn_zoo.published.anchors import Anchor, anchor, anchors
 from attn_zoo.published.difference import Difference, Facts, phrases, protocol_difference
-from attn_zoo.published.figures import SCORE, Average, Figure, Protocol, Source, averages, figures, published_for, sources
+from attn_zoo.published.figures import SCORE, Figure, Protocol, Source, figures, published_for
 
 __all__ = [
     "SCORE",
     "Anchor",
-    "Average",
     "Difference",
     "Facts",
     "Figure",
@@ -15,10 +14,8 @@ __all__ = [
     "Source",
     "anchor",
     "anchors",
-    "averages",
     "figures",
     "phrases",
     "protocol_difference",
     "published_for",
-    "sources",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -102,36 +101,11 @@ class Figure:
         return float(self.printed)
 
 
-@dataclass(frozen=True, slots=True)
-class Average:
-    """Mean over the printed scores of one model, computed here to check the mean that the source prints."""
-
-    source: Source
-    where: str
-    model: str
-    attention: str | None
-    computed: Decimal
-    printed: Mapping[str, str]
-    """Printed mean as text, by table or section of the source."""
-
-    @property
-    def wrong(self) -> Mapping[str, str]:
-        """Mean values that are printed wrongly, by the table or section that prints them. A printed mean is wrong if it differs
-        from the computed mean by more than half a unit of its last digit."""
-        return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
-
-
-def sources() -> tuple[Source, ...]:
-    """Return all publications, sorted by year."""
-    return tuple(sorted((entry.source for entry in _entries()), key=lambda source: (source.year, source.name)))
-
-
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
     """Return all published numbers, or only those of one task, one mechanism (both by registered name) or one metric."""
     return tuple(
         figure
-        for entry in _entries()
-        for figure in entry.figures
+        for figure in _figures()
         if (task is None or figure.task == task)
         and (attention is None or figure.attention == attention)
         and (metric is None or figure.metric == metric)
@@ -143,35 +117,23 @@ def published_for(task: str, attention: str) -> tuple[Figure, ...]:
     return figures(task, attention, SCORE)
 
 
-def averages() -> tuple[Average, ...]:
-    """Return the means over tasks that the sources print, each with the mean computed from the printed scores."""
-    return tuple(average for entry in _entries() for average in entry.averages)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    source: Source
-    figures: tuple[Figure, ...]
-    averages: tuple[Average, ...]
-
-
 @cache
-def _entries() -> tuple[_Entry, ...]:
+def _figures() -> tuple[Figure, ...]:
+    """Return all published numbers, sorted by the year and name of their source."""
     folder = files("attn_zoo.published").joinpath("data")
-    entries = [_entry(tomllib.loads(path.read_text(encoding="utf-8"))) for path in folder.iterdir() if path.name.endswith(".toml")]
-    return tuple(sorted(entries, key=lambda entry: (entry.source.year, entry.source.name)))
+    data = [tomllib.loads(path.read_text(encoding="utf-8")) for path in folder.iterdir() if path.name.endswith(".toml")]
+    data.sort(key=lambda one: (one["source"]["year"], one["source"]["name"]))
+    return tuple(figure for one in data for figure in _of_source(one))
 
 
-def _entry(data: Mapping[str, Any]) -> _Entry:
+def _of_source(data: Mapping[str, Any]) -> Iterator[Figure]:
     source = Source(**{**data["source"], "flaws": tuple(data["source"].get("flaws", ()))})
-    protocols = data.get("protocols", {})
-    rows = [(table, row) for table in data["tables"] for row in table["rows"]]
-    all_figures = tuple(figure for table, row in rows for figure in _figures(source, protocols, table, row))
-    means = tuple(_average(source, table, row) for table, row in rows if "average" in row)
-    return _Entry(source, all_figures, means)
+    for table in data["tables"]:
+        for row in table["rows"]:
+            yield from _of_row(source, data.get("protocols", {}), table, row)
 
 
-def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Figure]:
+def _of_row(source: Source, protocols: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Figure]:
     for column, printed in zip(table["columns"], row["figures"].split(), strict=True):
         if printed == "-":
             continue
@@ -203,15 +165,3 @@ def _protocol(given: Mapping[str, Any], names: Sequence[str | None]) -> tuple[Pr
     options = special.pop("options", {})
     facts = {**{key: value for key, value in given.items() if key != "of"}, **special}
     return Protocol(**{**facts, "flaws": tuple(facts.get("flaws", ()))}), options
-
-
-def _average(source: Source, table: Mapping[str, Any], row: Mapping[str, Any]) -> Average:
-    scores = [Decimal(digits) for digits in row["figures"].split()]
-    printed = {table["where"]: row["average"], **row.get("average_elsewhere", {})}
-    return Average(source, table["where"], row["model"], row.get("attention"), sum(scores, Decimal()) / len(scores), printed)
-
-
-def _rounds_to(exact: Decimal, printed: Decimal) -> bool:
-    places = printed.as_tuple().exponent
-    assert isinstance(places, int), "a printed number is finite"
-    return abs(exact - printed) <= Decimal(1).scaleb(places) / 2
