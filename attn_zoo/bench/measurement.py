@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -152,7 +153,10 @@ class Measurement:
 
     def take_over(self, earlier: Measurement) -> None:
         """Replace all values and failures by those of an earlier measurement with the same settings. Failures that are due to
-        the time limit are dropped, so their cases are measured again."""
+        the time limit are dropped, so their cases are measured again. So are cases that took longer than ``time_limit`` if this
+        limit is higher now."""
+        raised = self.grid.get("time_limit", 0) > earlier.grid.get("time_limit", math.inf)
+        again = (NO_TIME, "time limit") if raised else (NO_TIME,)
         self.cells = earlier.cells
         for found in self.cells.values():
-            found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}
+            found.failures = {what: why for what, why in found.failures.items() if not why.startswith(again)}

@@ -119,6 +119,15 @@ def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripte
     assert measured(later).to_dict() == measured().to_dict()
 
 
+@pytest.mark.parametrize(("now", "kept"), [(1.0, ["time limit"]), (2.0, ["time limit"]), (3.0, [])])
+def test_a_higher_limit_of_a_request_measures_again_what_took_longer_than_the_earlier_one(now, kept):
+    cell, grid = Cell("softmax", "forward", 16), grid_of()
+    earlier, later = (Measurement("crossover", {"time_limit": limit}, grid.protocol, {}) for limit in (2.0, now))
+    earlier.of(cell).failures = {"seconds": "time limit: the request was not done after 2 s"}
+    later.take_over(earlier)
+    assert [why.partition(":")[0] for why in later.of(cell).failures.values()] == kept
+
+
 def test_softmax_is_not_compared_with_itself(scripted):
     rows = ["softmax", "softmax:sdpa", "linformer[projected_length=8]"]
     found = measured(attention=rows)
