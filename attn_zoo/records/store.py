@@ -119,11 +119,14 @@ class Store:
             )
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
+        packs = list(self._files(f"*{PACKED}"))
         with _collector_paused():
             for _, found in self._read(file_pattern(attention, task)):
                 damaged += [found] if isinstance(found, Damaged) else []
                 records += [] if isinstance(found, Damaged) else found
-        return sorted(records, key=_by_name), damaged
+        if packs != list(self._files(f"*{PACKED}")):  # another process packs or unpacks the folder, which moves records
+            return self.load(task, attention)
+        return sorted(records, key=_by_name), [item for item in damaged if os.path.lexists(item.path)]
 
     def _read(self, pattern: str) -> Iterator[tuple[Path, list[RunRecord] | Damaged]]:
         """Yield each file whose name matches a pattern with its record, and each packed file with the records whose file names

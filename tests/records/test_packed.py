@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from pathlib import Path
 
 import pytest
 from committed import ROOT, newer_records, profile_records, task_place, until_criterion
@@ -135,6 +136,24 @@ def test_a_copy_of_a_packed_file_doubles_no_record_and_is_packed_again(folder):
     assert Store(folder).load() == before and verify(folder).clean
     Store(folder).pack()
     assert [path.name for path in folder.iterdir()] == [NAME] and Store(folder).load() == before
+
+
+@pytest.mark.parametrize("what", ["pack", "unpack"])
+def test_records_are_read_once_and_whole_while_another_process_packs_or_unpacks_them(folder, monkeypatch, what):
+    before = Store(folder).load()
+    if what == "unpack":
+        Store(folder).pack()
+    files = Store._files
+
+    def moving(store: Store, pattern: str) -> list[Path]:
+        found = list(files(store, pattern))
+        if pattern == "*.json":  # they are listed, and then moved
+            monkeypatch.setattr(Store, "_files", files)
+            getattr(Store(folder), what)()
+        return found
+
+    monkeypatch.setattr(Store, "_files", moving)
+    assert Store(folder).load() == before
 
 
 def test_a_damaged_file_hides_no_packed_record_of_its_name(folder):
