@@ -98,10 +98,10 @@ def _use_cases(parsed: argparse.Namespace) -> int:
     from attn_zoo.leaderboard import tables
     from attn_zoo.leaderboard.advise.table import use_cases, use_table
     from attn_zoo.registry import attentions, card
-    from attn_zoo.result_files import read_results
+    from attn_zoo.result_files import read_transplant
 
     file = parsed.transplant or (None if parsed.records else reference.TRANSPLANT)
-    transplant = None if file is None else read_results(file, "transplant", "--transplant", finished=True)
+    transplant = None if file is None else read_transplant(file, "--transplant", finished=True)
     made = tables(loaded(_records(parsed)))
     recurrent = [name for name in attentions() if card(name).can.stepwise]
     found = use_cases(made, transplant, accept=parsed.accept, recurrent=recurrent)
@@ -114,7 +114,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.recommend import recommend
     from attn_zoo.recommend.text import as_json, as_text
     from attn_zoo.registry import card
-    from attn_zoo.result_files import read_results
+    from attn_zoo.result_files import read_transplant
     from attn_zoo.rows import rows_of
 
     if not any(getattr(parsed, name) for name in _REQUIREMENTS) and parsed.length is None:
@@ -128,7 +128,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
             f"--attention must not name controls, because controls are never recommended. Leave out {', '.join(controls)}"
         )
     file = parsed.transplant or reference.TRANSPLANT
-    transplant = read_results(file, "transplant", "--transplant", finished=True) if parsed.trained else None
+    transplant = read_transplant(file, "--transplant", finished=True) if parsed.trained else None
     found = recommend(required, tables(loaded(_records(parsed))), transplant, rows=rows)
     print(as_json(found) if parsed.format == "json" else terminal_lines(as_text(found, whole=parsed.all)))
     return 0 if found.taken else 1

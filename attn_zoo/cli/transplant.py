@@ -17,7 +17,7 @@ from attn_zoo.plotting.theme import check_plot
 from attn_zoo.process_state import flushes_denormals
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
-from attn_zoo.result_files import write_json
+from attn_zoo.result_files import read_transplant, write_json
 from attn_zoo.rows import RowName, hyperparameters, option, read_rows, rows_of, split, typed_options
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import FORMATS, show
@@ -25,7 +25,7 @@ from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teac
 from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.classify import labelled
 from attn_zoo.transplant.plot import plot_transplant
-from attn_zoo.transplant.record import begin, earlier, joined, read_record
+from attn_zoo.transplant.record import begin, earlier, joined
 from attn_zoo.transplant.table import transplant_table
 
 
@@ -96,7 +96,7 @@ def transplant_command(words: Sequence[str]) -> int:
             raise ValueError(
                 "attention= and output= must not be given with read=, because read= only shows existing records. Leave them out"
             )
-        return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
+        return _show(joined([read_transplant(Path(file), "read=") for file in keys.read]), keys)
     if not rows:
         raise ValueError("attention= must name the mechanism to transplant, but is missing. Choose one from attn-zoo list")
     return _work(keys, rows, starts, seeds)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.integrations.transformers.sites import sites
+from attn_zoo.result_files import TRANSPLANT_SCHEMA, read_transplant
 from attn_zoo.transplant.encoder import Teacher
 from attn_zoo.transplant.material import Material
 from attn_zoo.transplant.setting import Setting
 
-SCHEMA = 1
-"""Version of the fields of the file. Files of other versions cannot be read."""
-
-_KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
 _COMMON = ("setting", "data", "teacher")
 """Fields that must be equal in all records of a table."""
 _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit", "denormals_flushed")
@@ -27,7 +23,7 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
     are filled in later."""
     attending = sites(teacher.model)
     return {
-        "schema": SCHEMA,
+        "schema": TRANSPLANT_SCHEMA,
         "experiment": "transplant",
         "complete": False,
         "setting": setting.to_dict(),
@@ -45,33 +41,6 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
     }
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Return the record in a file.
-
-    Raises:
-        ValueError: the file is not a record of a transplant, or has another schema.
-        OSError: the file cannot be read.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{path} must be the record of a transplant, but is not JSON ({error}). Give a file that attn-zoo transplant wrote "
-            "with output="
-        ) from error
-    if not isinstance(found, dict) or found.get("experiment") != "transplant" or not found.keys() >= _KEYS:
-        raise ValueError(
-            f"{path} must be the record of a transplant, but is another file. Give a file that attn-zoo transplant wrote with "
-            "output="
-        )
-    if found["schema"] != SCHEMA:
-        raise ValueError(
-            f"{path} must have schema {SCHEMA} for this version of attn-zoo; got schema {found['schema']!r}. Read the file "
-            "with the version that wrote it"
-        )
-    return found
-
-
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record in the file ``path`` without the points (results of trials) that failed. Return ``wanted`` if there is no
     such file. The candidates in the file are not checked, so a later command can add candidates.
@@ -84,7 +53,7 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not path.exists():
         return dict(wanted)
-    found = read_record(path)
+    found = read_transplant(path, "output=")
     parts = [part for part in _COMMON if found[part] != wanted[part]]
     parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
     if parts:

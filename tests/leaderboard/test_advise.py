@@ -293,12 +293,16 @@ def test_the_command_answers_every_use_case_in_a_table(folder, capsys):
         ("{", "is not JSON"),
         ('{"experiment": "growth"}', "is a file of growth"),
         ("[]", "another kind"),
-        ("unfinished", "are not complete"),
+        (json.dumps({**TRANSPLANT, "complete": False}), "are not complete"),
+        (json.dumps({**TRANSPLANT, "schema": 2}), "must have schema 1"),
+        (json.dumps({**TRANSPLANT, "reference": None}), "lacks some"),
+        (json.dumps({**TRANSPLANT, "points": [{"attention": "linformer"}]}), "lacks some"),
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):
     file = folder / "found.json"
-    file.write_text(json.dumps({**TRANSPLANT, "complete": False}) if content == "unfinished" else content, encoding="utf-8")
+    file.write_text(content, encoding="utf-8")
     assert main(["recommend", "--records", str(folder / "runs"), "--transplant", str(file)]) == 2
     assert said in capsys.readouterr().err
 

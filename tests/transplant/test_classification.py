@@ -11,10 +11,10 @@ from attn_zoo.tasks.sentences import Sst2
 from attn_zoo.cli import main
 from attn_zoo.cli import transplant as command
 from attn_zoo.data.labelled_text import LabelledText
+from attn_zoo.result_files import read_transplant
 from attn_zoo.transplant import Bench, Candidate, Setting, Start, Teacher, Trial, swap
 from attn_zoo.transplant.classification_table import accuracies, classification_table
 from attn_zoo.transplant.classify import Labelled, classify, labelled
-from attn_zoo.transplant.record import read_record
 from attn_zoo.transplant.table import rows_of
 
 WORDS = ("object", "class", "value", "name", "list", "type", "line", "string")
@@ -131,7 +131,7 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
     assert main(["transplant", *words, "attention=softmax,linformer[projected_length=6]"]) == 0
     printed = capsys.readouterr().out
     assert "SST-2" in printed and "most frequent class" in printed and str(tmp_path) not in printed
-    found = read_record(tmp_path / "out.json")
+    found = read_transplant(tmp_path / "out.json", "read=")
     assert [point["label"] for point in found["points"]] == ["softmax", "linformer[projected_length=6]"]
     assert [*found["data"]["tasks"]] == ["sst2[valid=20]"]
     assert found["setting"]["classify_steps"] == 2 and found["setting"]["classify_rate"] == 1e-4

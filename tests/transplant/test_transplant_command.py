@@ -12,8 +12,9 @@ import pytest
 from attn_zoo.cli import main
 from attn_zoo.cli import transplant as command
 from attn_zoo.cli.progress import Work
+from attn_zoo.result_files import read_transplant
 from attn_zoo.transplant import Bench
-from attn_zoo.transplant.record import joined, read_record
+from attn_zoo.transplant.record import joined
 
 DATA = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
 QUICK = {"length": 24, "passages": 16, "tests": 8, "pair_count": 8, "batch": 4, "distil_steps": 2, "tune_steps": 1}
@@ -60,7 +61,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     cost = dict(zip(head, rows[1], strict=True))
     assert cost["FLOPs (%)"] == "25.0" and cost["layers saved of 2"] == "1.5"
     assert "10 of 10: uniform, seed 2" in told and "fine-tuning, 2 seeds. Columns: docs/" in printed.out
-    found = read_record(output)
+    found = read_transplant(output, "read=")
     assert found["complete"] and len(found["points"]) == 10 and str(folder.parent) not in output.read_text(encoding="utf-8")
     assert found["data"]["pairs"].endswith("/pairs.jsonl") and found["environment"]["torch"]
     by_start = {p["init"]: p for p in found["points"] if p["label"] == "linformer[projected_length=6]"}
@@ -89,18 +90,18 @@ def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, c
         patch.setattr(Bench, "_point", broken)
         assert transplant(*words) == 130
     assert "run the same command again to resume" in capsys.readouterr().err
-    first = read_record(output)
+    first = read_transplant(output, "read=")
     assert not first["complete"] and len(first["points"]) == 1
     assert transplant(*words) == 0
     assert told[-1] == "1 of 1: performer[features=16], seed 1"
     assert transplant(f"model={folder}", "attention=nystrom[landmarks=4]", f"output={output}") == 0
-    later = read_record(output)
+    later = read_transplant(output, "read=")
     assert later["complete"] and later["points"][0] == first["points"][0] and len(later["points"]) == 3
     monkeypatch.setattr(command, "Bench", None)
     assert transplant(*words) == 0, "nothing is left to do"
     assert transplant(*words, tune_steps=2) == 2
     assert "with other settings (setting" in capsys.readouterr().err
-    assert read_record(output) == later
+    assert read_transplant(output, "read=") == later
 
 
 def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys):
@@ -110,7 +111,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         assert transplant(*words) == 1
         printed = capsys.readouterr()
         assert "performer failed at seed 1: " in printed.out and "Use lower learning rates" in printed.out
-        assert len(read_record(output)["points"]) == 1
+        assert len(read_transplant(output, "read=")["points"]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -188,7 +189,7 @@ def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_
     words = ["attention=linformer[projected_length=16]", "init=stretches,spectrum,random", *texts]
     sizes = {"length": 64, "passages": 16, "tests": 24, "distil_steps": 6, "tune_steps": 0, "batch": 4}
     assert transplant("model=minilm", *words, **sizes) == 0
-    found = {p["init"]: p["stages"] for p in read_record(tmp_path / "out.json")["points"]}
+    found = {p["init"]: p["stages"] for p in read_transplant(tmp_path / "out.json", "read=")["points"]}
     swapped = {how: stages["swap"]["spearman"] for how, stages in found.items()}
     assert swapped["stretches"] > 0.5 and swapped["spectrum"] > 0.4 and swapped["random"] < 0.3
     assert all(stages["distilled"]["cosine"] > stages["swap"]["cosine"] for stages in found.values())
