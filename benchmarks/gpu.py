@@ -139,9 +139,8 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
     """Time every attention's ``auto`` beside fused softmax, into OUT/times.json."""
     file = out / "times.json"
     if file.exists():
-        data = json.loads(file.read_text(encoding="utf-8"))
-        before = Measurement.from_dict(data) if "rows" in data else None  # files of earlier versions have no rows
-        if before is not None and before.finished and before.grid["attention"] == list(names):
+        before = Measurement.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        if before.finished and before.grid["attention"] == list(names):
             print(ZooTimes.report(before), flush=True)
             return ZooTimes.succeeded(before)
     words = [str(HERE / "zoo_times.py"), f"device={device}", f"attention={','.join(names)}"]

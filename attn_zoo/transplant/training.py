@@ -40,11 +40,9 @@ def distil(
     passages: Passages,
     *,
     trains: Trains,
-    steps: int,
-    batch: int,
     rate: float,
     mechanism_rate: float,
-    generator: torch.Generator,
+    **how: Any,
 ) -> None:
     """Train every attention module of the student to reproduce the teacher's output for the teacher's inputs, separately for each
     layer.
@@ -53,10 +51,9 @@ def distil(
 
     Args:
         answers: inputs and outputs of the teacher's modules for ``passages``, in the order of the student's modules.
-        steps, batch: number of steps, and number of passages per step.
         rate: peak learning rate of projections.
         mechanism_rate: peak learning rate of the mechanism's own parameters.
-        generator: random generator that draws the passages.
+        **how: steps, batch and generator, as in ``fit``.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -76,7 +73,7 @@ def distil(
             errors.append(gap[valid].square().mean() / scale)
         return torch.stack(errors).sum()
 
-    _minimise(student, groups, loss, len(passages), what="distillation", steps=steps, batch=batch, generator=generator)
+    _minimise(student, groups, loss, len(passages), what="distillation", **how)
 
 
 @torch.no_grad()
@@ -95,22 +92,13 @@ def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -
     return errors
 
 
-def tune(
-    student: Any,
-    targets: Float[Tensor, "passages dim"],
-    passages: Passages,
-    *,
-    steps: int,
-    batch: int,
-    rate: float,
-    mechanism_rate: float,
-    generator: torch.Generator,
-) -> None:
+def tune(student: Any, targets: Float[Tensor, "passages dim"], passages: Passages, **how: Any) -> None:
     """Train the student, except its embedding tables, to reproduce the teacher's embeddings of passages. The loss is 1 minus the
-    mean cosine similarity. All arguments except ``targets`` are as in ``fit``.
+    mean cosine similarity.
 
     Args:
         targets: normalised embeddings of the teacher.
+        **how: steps, batch, rates and generator, as in ``fit``.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -119,17 +107,7 @@ def tune(
     def loss(rows: Tensor) -> Tensor:
         return (1 - (embedding(student, passages[rows]) * targets[rows]).sum(dim=-1)).mean()
 
-    fit(
-        student,
-        loss,
-        len(passages),
-        what="fine-tuning",
-        steps=steps,
-        batch=batch,
-        rate=rate,
-        mechanism_rate=mechanism_rate,
-        generator=generator,
-    )
+    fit(student, loss, len(passages), what="fine-tuning", **how)
 
 
 def fit(
@@ -137,25 +115,21 @@ def fit(
     loss: Callable[[Tensor], Tensor],
     count: int,
     *,
-    what: str,
-    steps: int,
-    batch: int,
     rate: float,
     mechanism_rate: float,
-    generator: torch.Generator,
     head: nn.Module | None = None,
+    **how: Any,
 ) -> None:
     """Train the student, except its embedding tables, with the function ``loss``.
 
     Args:
         loss: function from indices of examples to the loss on these examples.
         count: number of examples from which batches are drawn.
-        what: name of the training, for the error message.
-        steps, batch: number of steps, and number of examples per step.
         rate: peak learning rate of the student's parameters outside of its mechanisms.
         mechanism_rate: peak learning rate of the parameters of mechanisms and of ``head``.
-        generator: random generator that draws the examples.
         head: additional module to train, or None.
+        **how: name of the training for the error message (``what``), number of ``steps``, number of examples per step (``batch``),
+            and random ``generator`` that draws the examples.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -165,7 +139,7 @@ def fit(
     rest = [p for p in student.parameters() if p not in own and p not in tables]
     fresh = [*own, *(head.parameters() if head is not None else [])]
     groups: list[dict[str, Any]] = [{"params": fresh, "lr": mechanism_rate}, {"params": rest, "lr": rate}]
-    _minimise(student, groups, loss, count, what=what, steps=steps, batch=batch, generator=generator)
+    _minimise(student, groups, loss, count, **how)
 
 
 def _own_parameters(student: Any) -> dict[nn.Parameter, None]:
