@@ -101,6 +101,6 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _without_folders(word: str) -> str:
-    """Shorten ``key=/some/where/file`` to ``key=.../file``, also in lists."""
-    parts = re.split(r"""([=\[\],{}'"]|:(?=/))""", word)
+    """Shorten ``key=/some/where/file`` to ``key=.../file``, also in lists. A separator inside of a path does not end it."""
+    parts = re.split(r"""([=\[{,'":\s]+)(?=/)""", word)
     return "".join(f".../{Path(part).name}" if Path(part).is_absolute() else part for part in parts)

@@ -19,6 +19,7 @@ from make import make_record
 from attn_zoo.cli.job import _readable
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
 from attn_zoo.records.claim import is_claimed
+from attn_zoo.records.environment import command_line
 from attn_zoo.records.files import MOST_BYTES
 
 
@@ -199,6 +200,20 @@ def test_bad_models_are_refused(changes, message):
 def test_bad_budgets_are_refused(changes):
     with pytest.raises(ValueError, match=f"budget.{next(iter(changes))}"):
         replace(RunSpec("a", "t").budget, **changes)
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("records=/home/o'brien/my runs, old/a[1]", "records=.../a[1]"),
+        ("train=[/home/a/b, /c/d]", "train=[.../b, .../d]"),
+        ("train=/home/a/b,/c/d", "train=.../b,.../d"),
+        ("plugin={one:/home/a/b.py,two:'/c/d.py'}", "plugin={one:.../b.py,two:'.../d.py'}"),
+        ("attention=linformer[init=pooling],softmax", "attention=linformer[init=pooling],softmax"),
+    ],
+)
+def test_paths_are_left_out_of_commands_whatever_letters_they_have(word, kept):
+    assert command_line(["/home/a/attn-zoo", "run", word]) == f"attn-zoo run {kept}"
 
 
 def test_the_environment_names_versions_and_neither_people_nor_places(monkeypatch):
