@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -218,7 +219,9 @@ class Store:
                 path = self.root / str(record.source)
                 if not path.exists() or path in damaged:
                     path.parent.mkdir(parents=True, exist_ok=True)
+                    moment = min(_written(packed, record) for packed in packs)
                     write_whole(path, text_of(record).encode())
+                    os.utime(path, (moment, moment))  # what is older than the record stays older
                     written.append(path)
             for packed in packs:
                 packed.unlink()
@@ -264,9 +267,9 @@ class Store:
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
-            final = [path for path, record in self._recorded(run_id) if record.is_final]
+            written = [_written(path, record) for path, record in self._recorded(run_id) if record.is_final]
             since = checkpoint.stat().st_mtime
-            return not is_claimed(self.claim_path(run_id)) and any(path.stat().st_mtime >= since for path in final)
+            return not is_claimed(self.claim_path(run_id)) and any(moment >= since for moment in written)
         return False
 
     def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
@@ -304,6 +307,16 @@ def _held(path: Path, place: Path, pattern: str) -> Iterator[RunRecord]:
         own = place.parent / str(record.source)
         if fnmatchcase(own.name, pattern):
             yield replace(record, source=own.as_posix())
+
+
+def _written(path: Path, record: RunRecord) -> float:
+    """Return the time when a record was written: that of the file ``path``. For a packed file, it is the time in the name of the
+    record's own file if that is earlier."""
+    stamp = re.search(r"-(\d{8}T\d{6}Z)-", str(record.source)) if path.name.endswith(PACKED) else None
+    of_file = path.stat().st_mtime
+    return (
+        min(of_file, datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() + 1) if stamp else of_file
+    )  # the name has whole seconds
 
 
 def _is_of(record: RunRecord, since: str) -> bool:

@@ -189,6 +189,23 @@ def test_a_checkpoint_is_kept_for_a_study_that_does_a_recorded_run_again(tmp_pat
     assert not Store(tmp_path).is_over(checkpoint), "its run may end between the listing of a folder and this call"
 
 
+def test_a_checkpoint_that_is_still_needed_outlives_packing_and_unpacking(tmp_path):
+    _, other, _ = filled(tmp_path)
+    checkpoint = tmp_path / f".{make_record(seed=1).run_id}.checkpoint"
+    checkpoint.touch()
+    later = max(path.stat().st_mtime for path in tmp_path.glob("*.json")) + 10
+    os.utime(checkpoint, (later, later))
+    os.utime(other, (later + 10, later + 10))
+    for move in (Store(tmp_path).pack, Store(tmp_path).unpack):
+        move()
+        Store(tmp_path).clear_leftovers()
+        assert checkpoint.exists(), "only another run has been recorded since"
+    os.utime(checkpoint, (later - 60, later - 60))
+    Store(tmp_path).pack()
+    Store(tmp_path).clear_leftovers()
+    assert not checkpoint.exists()
+
+
 def _claim(folder: Path, claimed: Any, go_on: Any) -> None:
     with Store(folder).claim("0123456789abcdef") as ours:
         claimed.put(ours)
