@@ -208,12 +208,7 @@ def inputs_fit_the_spec(task: Task) -> None:
     kind, length = task.spec.inputs, task.spec.length
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
-            if isinstance(kind, Patches):
-                _require_images(split, batch, kind)
-            elif isinstance(kind, Frames):
-                _require_frames(split, batch, kind, length)
-            else:
-                _require_tokens(split, batch, kind, length)
+            _require_inputs(split, batch, task.spec)
             width = batch.inputs.shape[1 if isinstance(kind, Frames) else -1]
             if split == "train" and not isinstance(kind, Patches) and batch.valid is None:
                 stated = task.spec.in_training.length
@@ -221,6 +216,15 @@ def inputs_fit_the_spec(task: Task) -> None:
     if isinstance(kind, Patches):
         positions = (kind.height // kind.patch) * (kind.width // kind.patch)
         require(length == positions, f"the spec says {length} positions, but an image has {positions} patches")
+
+
+def _require_inputs(what: str, batch: Batch, spec: TaskSpec) -> None:
+    if isinstance(spec.inputs, Patches):
+        _require_images(what, batch, spec.inputs)
+    elif isinstance(spec.inputs, Frames):
+        _require_frames(what, batch, spec.inputs, spec.length)
+    else:
+        _require_tokens(what, batch, spec.inputs, spec.length)
 
 
 def _pieces(examples: Examples, size: int = 2048) -> Iterator[Batch]:
@@ -331,7 +335,8 @@ def another_process_agrees(task: Task) -> None:
 
 @task_check
 def augmentation_is_reproducible(task: Task) -> None:
-    """Augmentation keeps the shapes and labels of a batch. It depends on the given random generator and on no other."""
+    """Augmentation keeps the shapes and labels of a batch, and its inputs and padding still fit the spec. It depends on the given
+    random generator and on no other."""
     batch = task.examples("train").batch(range(min(8, len(task.examples("train")))))
     before = torch.random.get_rng_state()
     made = [task.augment(copy.deepcopy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
@@ -339,6 +344,7 @@ def augmentation_is_reproducible(task: Task) -> None:
     for one in made:
         require(one.inputs.shape == batch.inputs.shape and one.inputs.dtype == batch.inputs.dtype, "augmentation changes shapes")
         require(_same(one.labels, batch.labels), "augmentation changes labels")
+        _require_inputs("augmented train", one, task.spec)
     require(torch.equal(made[0].inputs, made[1].inputs), "the same generator gives another augmentation")
 
 
