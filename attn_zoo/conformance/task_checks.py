@@ -355,13 +355,15 @@ def _same(one: Labels, other: Labels) -> bool:
 
 @task_check
 def data_seed_changes_the_data(task: Task) -> None:
-    """A different data seed gives a different test split. A task whose examples are generated has the option ``data_seed``, because
-    a run that trains until a criterion is met sets it."""
+    """A different data seed gives different examples in every split. A task whose examples are generated has the option
+    ``data_seed``, because a run that trains until a criterion is met sets it."""
     if "data_seed" not in {f.name for f in fields(type(task.options))}:
         require(not task.generated, "the task must have the option data_seed, because its property generated is True")
         raise NotApplicable("the data have no seed")
     other = type(task)(replace(task.options, data_seed=task.options.data_seed + 1))
-    require(other.examples("test").digest() != task.examples("test").digest(), "another data_seed gives the same test split")
+    for split in SPLITS:
+        same = other.examples(split).digest() == task.examples(split).digest()
+        require(not same, f"another data_seed gives the same {split} split")
 
 
 @task_check

@@ -352,8 +352,8 @@ plant(
     "IgnoresItsSeed",
     Sound,
     "data_seed_changes_the_data",
-    "another data_seed gives the same test split",
-    members={"rows": lambda self, split, seed: Sound.rows(self, split, 0)},
+    "another data_seed gives the same train split",
+    members={"rows": lambda self, split, seed: Sound.rows(self, split, seed if split == "test" else 0)},
 )
 
 
@@ -425,3 +425,19 @@ class Shrinks(Pictures):
 class ChangesAnswers(Pictures):
     def augment(self, batch, generator):
         return batch._replace(labels=1 - batch.labels)
+
+
+plant(
+    "AugmentsBeyondItsVocabulary",
+    Sound,
+    AUGMENTATION,
+    "augmented train tokens run from .* outside the vocabulary",
+    members={"augment": lambda self, batch, generator: batch._replace(inputs=batch.inputs + 20 * batch.valid)},
+)
+plant(
+    "AugmentsPadding",
+    Sound,
+    AUGMENTATION,
+    "augmented train: token 0 must stand for padding only",
+    members={"augment": lambda self, batch, generator: batch._replace(valid=~batch.valid)},
+)
