@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.conformance.harness import Violation, require, seed_generators
-from attn_zoo.conformance.requests import Request, answers, require_like_queries
+from attn_zoo.conformance.requests import Request, answers, require_like_queries, trained_parameters
 from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.process_state import kept
@@ -56,10 +56,10 @@ def heads_keep_to_themselves(subject: Subject) -> None:
                 (0, "other numbers", 1.0),
             ):
                 after = each.changed(partial(_with_head, moved, factor))(module)
-                if subject.card.can.mixes_heads:
-                    largest = max(largest, (after[:, 2] - before[:, 2]).abs().max().item())
-                    continue
                 for head in {0, 1, 2} - {moved}:
+                    if subject.card.can.mixes_heads:
+                        largest = max(largest, (after[:, head] - before[:, head]).abs().max().item())
+                        continue
                     what_moved = f"head {head} when head {moved} holds {what}, causal={geometry.causal}"
                     subject.equal(after[:, head], before[:, head], what_moved)
     require(largest > 0 or not subject.card.can.mixes_heads, "the card declares mixes_heads, but no head influences another")
@@ -255,7 +255,7 @@ def resizing_keeps_what_was_trained(subject: Subject) -> None:
 
 def _require_kept(subject: Subject, module: Attention, length: int) -> None:
     old = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    trained = {name for name, _ in module.named_parameters()}
+    trained, held = {name for name, _ in module.named_parameters()}, trained_parameters(module).keys()
     other = copy.deepcopy(module)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -279,8 +279,8 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
             least = min(new.numel(), old[name].numel()) if name in old else 0
             message = f"resize_length({length}): {kept} of {new.numel()} numbers of {name} depend on the trained weights"
             require(kept >= least, f"{message}, but at least {least} must")
-    moved = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-    require(not moved, f"resize_length({length}) froze {', '.join(moved)}")
+    frozen = sorted(held - trained_parameters(module).keys())
+    require(not frozen, f"resize_length({length}) froze {', '.join(frozen)}")
 
 
 @attention_check("implementation")
