@@ -15,6 +15,9 @@ BORDERS = (63, 64, 65, 127, 128, 129)
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
 """Positions at which checks cut a sequence, at and next to the ends of usual blocks."""
 
+MANY_HEADS = 8
+"""Number of heads at one short length. At all other lengths, there are at most three."""
+
 ACROSS = (9, 65)
 """Numbers of queries in checks of cross-attention. The number of keys is different."""
 
@@ -84,5 +87,6 @@ def drawn_sizes(entry: str) -> Sizes:
     for place, length in enumerate(lengths):
         near = length <= max(BORDERS)
         width = widths[place % len(widths)] if near else dice.choice((8, 9, 12, 16))
-        sizes.append(Size(length, dice.choice((1, 2, 3)) if near else 1, width))
+        heads = dice.choice((1, 2, 3)) if near else 1
+        sizes.append(Size(length, MANY_HEADS if length == power else heads, width))
     return Sizes(entry, number, tuple(sizes))

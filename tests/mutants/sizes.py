@@ -132,6 +132,7 @@ plant("LosesTheLastOf64", "softmax", LIMIT, "against softmax attention, Geometry
 plant("ReadsHalfOfWideHeads", "softmax", LIMIT, "head_dim=128", scaled_where(lambda q, k: q.shape[-1] > 127))
 plant("MisreadsOddHeads", "softmax", LIMIT, "against softmax", scaled_where(lambda q, k: q.shape[-1] % 2 and q.shape[-1] > 3))
 plant("WrongBeyondAThousand", "softmax", LIMIT, "of the largest number", scaled_where(lambda q, k: k.shape[2] > 1024))
+plant("WrongForManyHeads", "softmax", LIMIT, "heads=8", scaled_where(lambda q, k: q.shape[1] > 3))
 plant("WrongForTwo", "softmax", LIMIT, "keys=2", scaled_where(lambda q, k: k.shape[2] == 2))
 plant("LosesTheLastOf64Sums", "linear", COUNTS, "no gradient at 1 of 64 positions: [63]", without_the_last(64))
 plant("LosesTheLastOf128", "performer", DEFINITION, "keys=128", without_the_last(128))
