@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import NotApplicable, Partly, require, require_finite
+from attn_zoo.conformance.harness import NotApplicable, Partly, Violation, require, require_finite
 from attn_zoo.conformance.jumps import errors_apart_from_jumps, perturbed
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
@@ -35,6 +35,8 @@ clock = time.process_time
 
 LAYERS = 2
 """Number of joined layers, of which the last is compared, for mechanisms that have a method ``join``."""
+LARGE = 10
+"""Factor by which inputs are also multiplied in the comparison of ``eager`` with ``definition``."""
 
 UNPADDED = 3
 """Number of examples without padding in a batch on which ``eager`` and ``definition`` are compared. Four other examples have
@@ -110,8 +112,9 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     ``definition`` is a method of the mechanism that computes the equation of the paper in a few plain steps.
 
     If the class has a method ``join``, the second of two joined layers is compared as well, unless the options are for another
-    number of layers. Outputs under ``no_grad`` are also compared. Above 129 positions, gradients are not compared. If the
-    definition is slow, only the shortest sizes are compared, and the report says how many.
+    number of layers. Outputs under ``no_grad`` are also compared, and at one length outputs for inputs 10 times as large. Above 129
+    positions, gradients are not compared. If the definition is slow, only the shortest sizes are compared, and the report says how
+    many.
     """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")
@@ -147,6 +150,7 @@ def _compare_with_definition(subject: Subject, geometry: Geometry, layers: int =
     """
     own, naive = (_last_layer(each, geometry, layers) for each in (subject, replace(subject, implementation="definition")))
     naive.load_state_dict(own.state_dict(), strict=True)
+    naive.attend = _attend_in_definition
     padded, far = subject.card.can.key_padding and geometry.keys > 5, geometry.keys > max(BORDERS)
     request, call = subject.draw(own, batch=UNPADDED + 4), partial(_unpadded_apart, own) if padded else own
     if padded:
@@ -155,6 +159,9 @@ def _compare_with_definition(subject: Subject, geometry: Geometry, layers: int =
     where = f"{geometry}, padded={padded}{f', layer {layers} of {layers}' if layers > 1 else ''}"
     want = _outputs(request, naive) if far else answers(request, naive)
     worst = _require_equal(subject, _outputs(request, call), want, f"{where}, no_grad")
+    if geometry.keys == subject.length and not subject.brief:
+        large = request.changed(lambda _, tensor: LARGE * tensor)
+        _require_equal(subject, _outputs(large, call), _outputs(large, naive), f"{where}, inputs {LARGE} times as large")
     return worst if far else max(worst, _require_equal(subject, answers(request, own, call), want, where))
 
 
@@ -177,6 +184,10 @@ def _last_layer(subject: Subject, geometry: Geometry, layers: int) -> Attention:
     if layers > 1:
         join_stacks(stack)
     return stack[-1]
+
+
+def _attend_in_definition(*_: object, **__: object) -> Tensor:
+    raise Violation("`definition` calls `attend`, so outputs would be compared with themselves; write the equation in plain steps")
 
 
 @torch.no_grad()

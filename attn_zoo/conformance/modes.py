@@ -25,7 +25,7 @@ from attn_zoo.contract import Attention
 def training_keeps_the_promises(subject: Subject) -> None:
     """In training mode without dropout, an output does not depend on padding or, in causal attention, on later positions.
 
-    An output also equals the output in eval mode, and does not depend on other examples of the batch. These two rules do not apply
+    Outputs and gradients also equal those in eval mode, and an output does not depend on other examples. These rules do not apply
     to a mechanism that declares ``random_at_build`` if its training call draws random numbers or changes the module.
     """
     for geometry in subject.plain_and_causal():
@@ -46,7 +46,10 @@ def training_keeps_the_promises(subject: Subject) -> None:
         whole = request(call)
         loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
         if not (subject.card.can.random_at_build and _draws(module, request)):
-            subject.equal(whole, request(module), f"{where}, against eval mode")
+            want, trained = answers(request, module), copy.deepcopy(module).train()
+            seed_generators(5)
+            for name, tensor in answers(request, trained).items():
+                subject.equal(tensor, want[name], f"{name} {where}, against eval mode")
             subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
 
 

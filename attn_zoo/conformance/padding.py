@@ -23,8 +23,8 @@ QUERIES = 32
 
 @attention_check("implementation")
 def padding_has_no_influence(subject: Subject) -> None:
-    """Large numbers or NaN in padded keys change no output and no gradient, whatever the number of queries. If the card does not
-    declare ``key_padding``, a mask raises ``UnsupportedError``."""
+    """Large numbers or NaN in padded keys change no output and no gradient, whatever the number of queries. A mask that hides
+    nothing changes no output. If the card does not declare ``key_padding``, a mask raises ``UnsupportedError``."""
     if not subject.card.can.key_padding:
         module = subject.build()
         request = _masked(subject, module)
@@ -33,6 +33,9 @@ def padding_has_no_influence(subject: Subject) -> None:
     for geometry in (*subject.short_and_long(), *subject.across()):
         module = subject.build(geometry)
         clean = _masked(subject, module)
+        plain = clean.padded(None)
+        nothing = torch.ones(len(plain.value), geometry.keys, dtype=torch.bool, device=subject.device)
+        subject.equal(plain.padded(nothing)(module), plain(module), f"a mask that hides nothing against no mask, {geometry}")
         expected = answers(clean, module)
         for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
             where = f"{what} in padded keys, length={geometry.keys}, causal={geometry.causal}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.conformance.harness import require, seed_generators
-from attn_zoo.conformance.requests import Request, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -129,7 +129,7 @@ def _require_fresh_content(subject: Subject, module: Attention, where: str) -> N
 @attention_check("implementation")
 def calls_keep_no_tensors(subject: Subject) -> None:
     """After a call in eval mode, the module holds no tensor that depends on the inputs of the call, such as attention weights or
-    the output."""
+    the output. In training, it does not hold more tensors after each call."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         held = []
@@ -141,6 +141,12 @@ def calls_keep_no_tensors(subject: Subject) -> None:
             held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
         kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]
         require(not kept, f"a call in eval mode stores {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")
+        module.train()
+        for seed in (1, 2, 3):
+            answers(subject.draw_padded(module, seed=seed), module)
+            held.append(dict(_tensors_of(module)))
+        more = [name for name in held[-1] if name not in held[-2]]
+        require(not more, f"each call in training stores more tensors, such as {', '.join(more[:8])}")
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -162,6 +168,9 @@ def _earlier(subject: Subject, module: Attention) -> Iterator[Request]:
     for length in (subject.length, 2 * subject.length + 3, 5) if any_length else (subject.length,):
         yield subject.draw(module, queries=length, keys=length, seed=5, batch=2)
         yield subject.draw(module, queries=length, keys=length, seed=6).changed(lambda _, tensor: 30 * tensor)
+    if any_length and subject.card.can.cross and not module.geometry.causal:
+        yield subject.draw(module, keys=2 * subject.length + 3)
+        yield subject.draw(module, queries=9)
 
 
 def _disturb(module: nn.Module) -> None:

@@ -14,6 +14,7 @@ TRAINING, RECORDING = "training_keeps_the_promises", "recording_gradients_change
 CONVERTED, META, COPIED = "conversions_reach_everything", "shapes_flow_outside_a_device_context", "modules_in_use_can_be_copied"
 FUTURE, ABSENCE, LIMIT = "causal_output_ignores_the_future", "padding_position_does_not_matter", "limit_is_softmax"
 SLOPES, HALF, COMPILED = "gradients_follow_outputs_at_every_size", "float16_is_close", "compiled_agrees"
+DEFINITION = "eager_agrees_with_the_definition"
 
 
 def unless(wrong: Any, instead: Any) -> Any:
@@ -150,6 +151,30 @@ def sharpened(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor,
     return attend(query * (1 if key_valid is None else 1 + 0.01 * key.shape[2] ** 0.5), key, value, key_valid)
 
 
+def keeps_a_history(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
+    if self.training:
+        self.__dict__.setdefault("history", []).append(query.detach().norm())
+    return attend(query, *rest)
+
+
+def numbered_by_queries(attend: Any, self: Any, query: Tensor, key: Tensor, *rest: Any) -> Tensor:
+    """Remember the number of keys by the number of queries, as a cache of relative positions would."""
+    keys = self.__dict__.setdefault("numbers", {}).setdefault(query.shape[2], key.shape[2])
+    return attend(query, key.unflatten(2, (1, keys))[:, :, 0], *rest)
+
+
+def multiplied(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
+    return attend(1.3 * query, *rest)
+
+
+def clamped(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
+    return attend(query.clamp(-6, 6), *rest)
+
+
+def scaled_by_any_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value, key_valid) * (1 if key_valid is None else 1.1)
+
+
 def no_grad(self: Any, *given: Any) -> bool:
     return not torch.is_grad_enabled()
 
@@ -250,4 +275,24 @@ plant(
     COMPILED,
     "padded=False",
     unless(lambda self, query, key, value, valid: torch.compiler.is_compiling() and valid is None, with_the_mean),
+)
+plant("HalfTheGradientInTraining", "linear", TRAINING, "gradient of key in training", unless(training, detached))
+plant("KeepsAHistory", "sunk", "calls_keep_no_tensors", "each call in training stores more tensors", keeps_a_history)
+plant("NumbersKeysByQueries", "softmax", "earlier_calls_leave_no_trace", "unflatten", numbered_by_queries)
+plant("ClampsQueries", "local", DEFINITION, "10 times as large", clamped)
+plant(
+    "DefinesItselfByItself",
+    "local",
+    DEFINITION,
+    "`definition` calls `attend`",
+    multiplied,
+    members={"definition": lambda self, *given: self.attend(*given)},
+)
+plant(
+    "ScalesByAnyMask",
+    "linformer",
+    "padding_has_no_influence",
+    "a mask that hides nothing",
+    scaled_by_any_mask,
+    can={"shorter": False, "cross": False},
 )
