@@ -18,8 +18,8 @@ FLOAT = 4
 class Geometry:
     """Sizes that the surrounding model fixes for a mechanism, such as the numbers of heads, queries and keys.
 
-    ``queries`` and ``keys`` are the lengths for which the mechanism is built. If the card declares ``any_length``, only the cost
-    formula uses them.
+    ``queries`` and ``keys`` are the lengths for which the mechanism is built. If the card declares ``any_length``, calls may have
+    other lengths, but sizes such as a stride may follow the lengths given here.
 
     Raises:
         ValueError: a size is not a positive integer, ``key_value_heads`` does not divide ``heads``, ``latent_dim`` is negative, or
