@@ -35,8 +35,9 @@ clock = time.process_time
 
 LAYERS = 2
 """Number of joined layers, of which the last is compared, for mechanisms that have a method ``join``."""
-LARGE = 10
-"""Factor by which inputs are also multiplied in the comparison of ``eager`` with ``definition``."""
+LARGE = 3
+"""Factor by which inputs are also multiplied in the comparison of ``eager`` with ``definition``. At 10 times, the exponentials of a
+plain definition may overflow."""
 
 UNPADDED = 3
 """Number of examples without padding in a batch on which ``eager`` and ``definition`` are compared. Four other examples have
@@ -112,9 +113,9 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
     ``definition`` is a method of the mechanism that computes the equation of the paper in a few plain steps.
 
     If the class has a method ``join``, the second of two joined layers is compared as well, unless the options are for another
-    number of layers. Outputs under ``no_grad`` are also compared, and at one length outputs for inputs 10 times as large. Above 129
-    positions, gradients are not compared. If the definition is slow, only the shortest sizes are compared, and the report says how
-    many.
+    number of layers. Outputs under ``no_grad`` are also compared, and at one length outputs for inputs three times as large. Above
+    129 positions, gradients are not compared. If the definition is slow, only the shortest sizes are compared, and the report says
+    how many.
     """
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method `definition` to compare with")

@@ -279,7 +279,7 @@ plant(
 plant("HalfTheGradientInTraining", "linear", TRAINING, "gradient of key in training", unless(training, detached))
 plant("KeepsAHistory", "sunk", "calls_keep_no_tensors", "each call in training stores more tensors", keeps_a_history)
 plant("NumbersKeysByQueries", "softmax", "earlier_calls_leave_no_trace", "unflatten", numbered_by_queries)
-plant("ClampsQueries", "local", DEFINITION, "10 times as large", clamped)
+plant("ClampsQueries", "local", DEFINITION, "inputs 3 times as large", clamped)
 plant(
     "DefinesItselfByItself",
     "local",
