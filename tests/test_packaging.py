@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -46,6 +47,14 @@ def test_no_top_level_name_leaks(tmp_path):
     code = "import attn_zoo.registry as r, importlib.util as u; r.load_plugins(); print([n for n in {names} if u.find_spec(n)])"
     outcome = run(sys.executable, "-P", "-c", code.format(names=("tasks", "configs", "tests", "attn_zoo")), cwd=tmp_path)
     assert outcome.stdout.strip() == "['attn_zoo']", f"others can be imported outside the checkout: {outcome.stderr}"
+
+
+def test_every_extra_that_texts_name_exists():
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "attn_zoo").rglob("*.py")]
+    named = {
+        name for text in texts for name in re.findall(r"needs? the extra `?(\w+)|attn-zoo\[(\w+)", text) for name in name if name
+    }
+    assert "text" in named and named <= set(PYPROJECT["project"]["optional-dependencies"])
 
 
 def test_versions_agree():

@@ -37,7 +37,7 @@ class Crossover(Timed, AttentionRows):
     repeat_seconds: float = option(0.05, "seconds for which a step is repeated in one timing")
     seconds: float | None = option(540.0, "time limit of the whole measurement, in seconds")
     time_limit: float = option(60.0, "time limit of one request to a worker process, in seconds")
-    plot: str | None = option(None, "also draw the crossovers into this .svg or .png file (needs the extra plots)")
+    plot: str | None = option(None, "also draw the crossovers into this .svg or .png file")
 
     device_defaults: ClassVar = {
         "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},
