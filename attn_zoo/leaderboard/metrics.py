@@ -59,7 +59,7 @@ def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
 def figure(value: float, table: Table, sign: str = "") -> str:
     """Return a score, or a difference of two scores, as text: in per cent for percentage metrics, unchanged for others."""
     form, scale = style(table.task["metric"])
-    return f"{scale * value:{sign}{form}}"
+    return Estimate(value, None, 1).written(form, scale, sign)
 
 
 def unit(table: Table, written: str = " (%)") -> str:

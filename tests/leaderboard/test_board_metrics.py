@@ -53,7 +53,7 @@ def test_scores_are_written_in_their_unit():
     assert (
         "mse |" in text["mse"] and "0.00215 ± 2.12e-05" in text["mse"] and "chance 0.167, best control uniform 0.165" in text["mse"]
     )
-    assert "r2 (%)" in text["r2"] and "-1.3" in text["r2"] and "chance -0.0 %" in text["r2"]
+    assert "r2 (%)" in text["r2"] and "-1.3" in text["r2"] and "chance 0.0 %" in text["r2"]
     assert "f1_micro (%)" in text["f1_micro"]
 
 
