@@ -66,7 +66,9 @@ class Crossover:
     def _name(self, length: float) -> str:
         if length == 0:
             return f"≤ {self.shortest:,}"
-        return f"> {self.longest:,}" if length == math.inf else f"{round_length(length):,}"
+        if length == math.inf:
+            return f"> {self.longest:,}"
+        return f"{min(max(self.shortest, round_length(length)), self.longest):,}"
 
 
 def round_length(length: float) -> int:

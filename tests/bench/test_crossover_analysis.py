@@ -90,6 +90,7 @@ def test_the_last_fall_counts(logs, at):
         (Crossover(math.inf, 9411.0, math.inf, 512, 16384, False), "> 16,384 (9,400 to > 16,384)"),
         (Crossover(1234.0, 987.0, 1999.0, 512, 16384, False), "1,230 (990 to 2,000)"),
         (Crossover(1234.0, 1234.0, 1234.0, 512, 16384, True), "1,230"),
+        (Crossover(513.0, 0.0, 16390.0, 512, 16384, False), "512 (≤ 512 to 16,384)"),
     ],
 )
 def test_crossovers_in_words(found, words):
