@@ -82,7 +82,8 @@ def _attention(card: AttentionCard) -> str:
 def _task(card: TaskCard) -> str:
     """Return the card of a task, with its options and presets."""
     facts = [[name, getattr(card, name)] for name in ("version", "source", "licence", "metric")]
-    facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
+    facts += [["inputs", inputs_in_words(card)], ["data", card.build(card.options()).data_title]]
+    facts += [["data sets", ", ".join(each.name for each in card.datasets)]] * bool(card.datasets)
     facts += [["defined in", card.origin]]
     options = [[f.name, _plain(getattr(card.options(), f.name))] for f in fields(card.options)]
     levels = [

@@ -106,7 +106,14 @@ def test_a_setting_is_written_one_way_or_the_other_in_every_command(name, tmp_pa
 def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):
     assert main(["list", "longformer", "digits"]) == 0
     printed = capsys.readouterr().out
-    for words in ("yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ", "2 min(256, n/8) + 1", "arXiv:2004.05150", "eager, tiled, flex", "CC BY 4.0"):
+    for words in (
+        "yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ",
+        "2 min(256, n/8) + 1",
+        "arXiv:2004.05150",
+        "eager, tiled, flex",
+        "CC BY 4.0",
+        "UCI digits",
+    ):
         assert words in printed
     assert re.search(r"^causal +yes$", printed, re.MULTILINE) and re.search(r"^window .*257", printed, re.MULTILINE)
     assert max(map(len, printed.splitlines())) <= 100
