@@ -315,10 +315,11 @@ def test_sentences_count_out_of_the_tasks_that_were_run():
     assert list(lines) == [
         "It matches softmax on 1 of the 2 tasks that it was run on.",
         "It is worse than softmax on 1 of the 2 tasks that it was run on.",
-        "It was not run on 1 of all 3 tasks.",
+        "It was not run on 1 of the 3 tasks.",
     ]
     ((worse,),) = [tasks for sentence, tasks in lines.items() if "worse" in sentence]
     assert worse.startswith("Copying: 81.0") and "softmax 91.0" in worse and "uniform (the best control) 21.0" in worse
+    assert told(found[:1], "softmax")[0].sentence == "It is better than the best control on the only task that it was run on."
     assert told(found, "uniform")[0].sentence == "It is the best control on 3 of the 3 tasks that it was run on."
     assert told(found, "softmax")[0].sentence == "It is better than the best control on 3 of the 3 tasks that it was run on."
 

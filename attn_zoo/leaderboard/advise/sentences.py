@@ -45,12 +45,12 @@ def told(abilities: Sequence[Ability], attention: str, *, causal: bool = True) -
     judged = [judge(ability, attention) for ability in abilities]
     ran = [one for one in judged if one.row is not None]
     lines = [
-        Told(f"{head} {len(some)} of the {_tasks(len(ran))} that it was run on.", tuple(map(_scores, some)))
+        Told(f"{head} {_share(len(some), len(ran))} that it was run on.", tuple(map(_scores, some)))
         for head, some in _groups(ran).items()
     ]
     left = [one.ability for one in judged if one.row is None]
     for why, some in grouped((", because it has no causal form" * (one.causal and not causal), one.name) for one in left).items():
-        lines.append(Told(f"It was not run on {len(some)} of all {_tasks(len(judged))}{why}.", tuple(some)))
+        lines.append(Told(f"It was not run on {_share(len(some), len(judged))}{why}.", tuple(some)))
     return lines
 
 
@@ -127,5 +127,5 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _tasks(count: int) -> str:
-    return f"{count} task{'s' * (count != 1)}"
+def _share(count: int, of: int) -> str:
+    return "the only task" if of == 1 else f"{count} of the {of} tasks"
