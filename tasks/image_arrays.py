@@ -27,8 +27,11 @@ class Options:
     channels: int = 3
     """Number of channels, 1 or 3. The file must match this option, ``height``, ``width`` and ``classes``."""
     height: int = 32
+    """Height of an image in pixels."""
     width: int = 32
+    """Width of an image in pixels."""
     classes: int = 10
+    """Number of classes."""
     patch: int = 4
     """Side of a patch in pixels."""
     train: int = 0

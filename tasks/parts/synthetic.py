@@ -21,9 +21,13 @@ class SyntheticOptions:
     """Options that all synthetic tasks have: the sizes of the splits, and the seed of their examples."""
 
     train: int = 20_000
+    """Number of training examples."""
     valid: int = 1_000
+    """Number of validation examples."""
     test: int = 2_000
+    """Number of test examples."""
     data_seed: int = 0
+    """Seed from which the examples are generated."""
 
     def require_sizes(self, task: str) -> None:
         """Check the sizes of the splits. ``task`` is the name of the task, for the message.
