@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families
 from zoo_pages.papers import cited
-from zoo_pages.results import Results
+from zoo_pages.results import Results, shown_sets
 from zoo_pages.templating import render
 from zoo_pages.texts import docstring, field_docs, options, prose, table
 
@@ -28,13 +27,13 @@ LENGTHS = (512, 1024, 4096, 16384)
 HEADS, HEAD_DIM = 4, 64
 
 _IMPLEMENTATIONS = {
-    "eager": "the plain PyTorch maths, to be read and trusted; runs everywhere",
-    "tiled": "plain PyTorch in tiles that fit the caches of a processor; needs a CPU",
-    "sdpa": "PyTorch's `scaled_dot_product_attention`, whose fused kernels keep no attention weights; runs everywhere",
+    "eager": "plain PyTorch; runs everywhere",
+    "tiled": "plain PyTorch in blocks that fit the caches of a CPU; needs a CPU",
+    "sdpa": "PyTorch's `scaled_dot_product_attention`, whose fused kernels store no attention weights; runs everywhere",
     "flex": "PyTorch's FlexAttention, compiled for the pattern; needs a GPU",
     "xformers": "the kernels of the package xformers; need a GPU and the package",
     "fla": "Triton kernels of flash-linear-attention, in bfloat16; need a GPU and the extra `gpu`",
-    "triton": "kernels of our own, in `attn_zoo/kernels`; need a GPU and Triton",
+    "triton": "our own Triton kernels, in `attn_zoo/kernels`; need a GPU and Triton",
 }
 _CLAIM_NAMES = {
     "causal": "causal",
@@ -94,7 +93,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         claims=_claims(entry),
         abilities=told(results.abilities, name_, causal=entry.can.causal) if _ran(results, name_) else [],
         rule=rule(),
-        spent=cost(name_, results.abilities).words if _ran(results, name_) else "",
+        spent=_spent(name_, results),
         cost=_cost_tables(entry),
         states_cost=" ".join((entry.cost.__doc__ or "").split()),
         heads=HEADS,
@@ -107,6 +106,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         speeds=results.speeds(name_),
         errors={inputs: results.errors(name_, inputs) for inputs in ("error", "error_random")},
         scores=_scores(name_, results),
+        sets=shown_sets(),
         use=use(entry),
         module=entry.build.__module__,
         qualname=entry.build.__qualname__,
@@ -120,6 +120,12 @@ def _ran(results: Results, name: str) -> bool:
     return any(name in ability.rows for ability in results.abilities)
 
 
+def _spent(name: str, results: Results) -> str:
+    """FLOPs on the tasks of the profile relative to softmax; empty where they are not counted."""
+    spent = cost(name, results.abilities)
+    return spent.words if spent.shares else ""
+
+
 def _definition(entry: AttentionCard, folder: Path) -> Definition | None:
     """Place of the method ``definition``, which a base class may hold; None where there is none."""
     found = entry.build.definition
@@ -129,23 +135,15 @@ def _definition(entry: AttentionCard, folder: Path) -> Definition | None:
     return Definition(os.path.relpath(inspect.getfile(found), folder), found.__qualname__)
 
 
-def attention_index(results: Results, table_of_all: str) -> str:
+def attention_index(results: Results) -> str:
     """Markdown of the page that lists the attentions."""
-    names = attentions()
-    linked = table_of_all
-    for each in names:
-        linked = linked.replace(f"| `{each}` ", f"| [`{each}`]({each}.md) ", 1)
-    # A term of a growth stays on one line.
-    linked = re.sub(r"O\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0").replace("\u00a0+\u00a0", " + "), linked)
     return render(
         "attentions.md.j2",
-        names=names,
+        names=attentions(),
         families=families(),
-        table=linked,
         crossover=results.crossover(),
         crossover_picture=results.picture("crossover.svg") is not None,
         error_picture=results.picture("error.svg") is not None,
-        quickstart="quickstart" in results.boards,
     )
 
 
@@ -153,12 +151,12 @@ def use(entry: AttentionCard) -> Use:
     """Return commands for an attention, which ask for no more than its card claims."""
     beside = ",".join(dict.fromkeys(("softmax", entry.name)))
     commands = [
-        (f"attn-zoo run attention={entry.name} task=digits seed=1", "train and test it; the leaderboard is printed"),
-        (f"attn-zoo check {entry.name}", "prove every claim on its card, and every refusal"),
-        (f"attn-zoo measure experiment=growth attention={beside}", "growth with the length on this machine"),
+        (f"attn-zoo run attention={entry.name} task=digits seed=1", "train it, test it and print the leaderboard"),
+        (f"attn-zoo check {entry.name}", "test every capability on its card"),
+        (f"attn-zoo measure experiment=growth attention={beside}", "time and memory at several lengths on this machine"),
     ]
     if entry.name != "softmax":
-        commands.append((f"attn-zoo analyze error --attention {entry.name}", "distance to softmax, against cost"))
+        commands.append((f"attn-zoo analyze error --attention {entry.name}", "distance of the untrained mechanism to softmax"))
     causal = ", causal=True" if entry.can.causal else ""
     lines = ["import torch", "from attn_zoo import MultiHeadAttention", ""]
     lines += [f'layer = MultiHeadAttention(64, 4, "{entry.name}", length=512{causal})', "tokens = torch.randn(2, 512, 64)"]
@@ -175,13 +173,13 @@ def _claims(entry: AttentionCard) -> str:
     rows = []
     for field, title in _CLAIM_NAMES.items():
         claimed = getattr(entry.can, field)
-        rows.append([title, "yes" if claimed else "no, refused" if field in _REFUSABLE else "no", words[field]])
-    return table(["claim", "here", "what it says"], rows)
+        rows.append([title, "yes" if claimed else "unsupported" if field in _REFUSABLE else "no", words[field]])
+    return table(["capability", "here", "meaning"], rows)
 
 
 def _cost_tables(entry: AttentionCard) -> list[tuple[str, str]]:
     """A title and a table for each direction in time that the card claims, then the doubts at these sizes."""
-    made = [("Every position sees all", _cost_table(entry, False))]
+    made = [("Bidirectional", _cost_table(entry, False))]
     if entry.can.causal:
         made.append(("Causal", _cost_table(entry, True)))
     return made

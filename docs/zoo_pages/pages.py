@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attn_zoo.cli.listing import attention_table, task_table
+from attn_zoo.cli.listing import task_table
 from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.registry import attentions, card, task_names
 from zoo_pages.attentions import attention_index, attention_page
@@ -21,9 +21,9 @@ SITE = "site"
 """Folder of files that become part of the site as they are."""
 _COMMUNITY = """# Results of other people
 
-Records that other people submitted ([how](../how-to/submit.md)). They stand here, apart from our own results, in our tables
-and under the name of who submitted them. *Self-run*: only the submitter ran it. *Run again*: CI or a maintainer ran a sample
-again, and its test scores agreed within 2 points.
+This page has our tables with the rows that other people [submitted](../how-to/submit.md), under their names. *Self-run* means that
+only the submitter ran it. *Run again* means that CI or a maintainer ran a sample again, and that its test scores agreed within 2
+points.
 
 """
 
@@ -31,7 +31,7 @@ again, and its test scores agreed within 2 points.
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
     """Content of every file below ``folder``, by its path in there."""
     pages = {
-        "attention/index.md": attention_index(results, attention_table()),
+        "attention/index.md": attention_index(results),
         "task/index.md": task_index(task_table()),
         "board.md": board(results),
         "finding.md": finding(results.abilities) + "\n",

@@ -37,6 +37,12 @@ BOARDS: Mapping[str, str] = {
 """Folders of records that are shown, with what made them."""
 
 
+def shown_sets() -> str:
+    """Return the names of the sets of results that the pages of mechanisms and tasks show, as Markdown."""
+    *others, last = (f"`{name}`" for name in BOARDS)
+    return f"{', '.join(others)} and {last}"
+
+
 class Results:
     """What lies in a folder of results. What is not there has not been measured, and the pages say so.
 

@@ -13,7 +13,7 @@ from attn_zoo.contract import DataSet, Frames, Patches, Task, TaskCard, Tokens, 
 from attn_zoo.leaderboard import render as render_tables
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.registry import task_card, task_names
-from zoo_pages.results import BOARDS, Results
+from zoo_pages.results import BOARDS, Results, shown_sets
 from zoo_pages.templating import render
 from zoo_pages.texts import aligned, docstring, options, prose, table, values
 
@@ -51,6 +51,7 @@ def task_page(name: str, results: Results, folder: Path) -> str:
         example=_example(card),
         chances=list(dict.fromkeys(written(board.chance, card.metric) for _, board in boards if board.chance is not None)),
         boards=[(folder_, BOARDS[folder_], aligned(render_tables([board], "github"))) for folder_, board in boards],
+        sets=shown_sets(),
         module=card.build.__module__,
         qualname=card.build.__qualname__,
         source=os.path.relpath(str(module.__file__), folder),
