@@ -176,7 +176,8 @@ def frame(records: str | Path | Iterable[RunRecord]) -> pl.DataFrame:
 
 def _processor(environment: Mapping[str, Any]) -> str:
     device = environment.get("gpu") or environment.get("cpu") or "unknown device"
-    return f"{device}, {environment.get('threads')} threads"
+    threads = environment.get("threads")
+    return f"{device}, {threads} thread{'s' * (threads != 1)}"
 
 
 def _further(record: RunRecord, name: str) -> float | None:
