@@ -31,20 +31,21 @@ WIDE = 0.10
 
 
 def verdict_matrix(tables: Sequence[Table]) -> str:
-    """Return the matrix of verdicts as Markdown: the meaning of the signs, then one table per direction (bidirectional, causal).
+    """Return the matrix of verdicts as Markdown: the meaning of its signs, then one table per direction (bidirectional, causal).
 
     Each table has one row per mechanism and one column per task. Softmax comes first. The others are sorted by the share of their
     tasks on which they match softmax, the largest share first.
     """
     found, known = heat_map(tables), {id(ability.table): ability for ability in abilities(tables)}
     directions = dict.fromkeys(column.direction for column in found.columns)
-    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    said = (
-        f"The signs mean: {signs}, {UNCERTAIN} {Verdict.TIED}, but the 95 % interval of the difference goes beyond "
-        f"{100 * WIDE:.0f} points, {NO_VERDICT} no verdict, because a seed failed or is missing. Not trained means that the "
-        "mechanism was run, but its loss did not fall at any seed."
-    )
-    return "\n\n".join([said, *(tabulated(_grid(found, known, direction), "github") for direction in directions)])
+    grids = [_grid(found, known, direction) for direction in directions]
+    words = {sign: str(verdict) for verdict, sign in SIGNS.items()}
+    words[SIGNS[Verdict.NOT_TRAINED]] = "not trained, because the loss did not fall with any seed"
+    words[UNCERTAIN] = f"{Verdict.TIED}, but the 95 % interval of the difference goes beyond {100 * WIDE:.0f} points"
+    words[NO_VERDICT] = "no verdict, because a seed failed or is missing"
+    shown = {sign for grid in grids for line in grid.body for sign in line}
+    said = "; ".join(f"{sign} {meaning}" for sign, meaning in words.items() if sign in shown)
+    return "\n\n".join([f"The signs mean: {said}.", *(tabulated(grid, "github") for grid in grids)])
 
 
 def _grid(found: HeatMap, known: Mapping[int, Ability], direction: str) -> Grid:
