@@ -35,7 +35,7 @@ class Compression:
     seen_causally: str = "no causal form"
 
 
-_ENTRIES = "entries whose tokens are all past, and a window of tokens up to itself"
+_ROWS = "rows whose tokens are all past, and a window of tokens up to itself"
 HEIRS: Mapping[str, Compression] = {
     "linformer": Compression("k weighted sums of all tokens, whose weights are learned per position", True, False, "all k rows"),
     "linformer_causal": Compression(
@@ -62,15 +62,15 @@ HEIRS: Mapping[str, Compression] = {
         "one average of each m tokens, weighted per channel by a map of the keys and by the place among the m",
         True,
         True,
-        "all entries, and a window of tokens around itself",
-        f"the {_ENTRIES}",
+        "all rows, and a window of tokens around itself",
+        f"the {_ROWS}",
     ),
     "sparse_compression": Compression(
         "one average of 2 m tokens, every m tokens, weighted as in `length_compression`",
         True,
         True,
-        "the k entries that a scorer ranks first, and a window of tokens around itself",
-        f"the k that a scorer ranks first among the {_ENTRIES}",
+        "the k rows that a scorer ranks first, and a window of tokens around itself",
+        f"the k that a scorer ranks first among the {_ROWS}",
     ),
 }
 
