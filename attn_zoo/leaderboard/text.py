@@ -26,7 +26,7 @@ MORE = (
 )
 """Note below an overview without the tables of its tasks."""
 _STYLES = {"github": "github", "latex": "latex_booktabs"}
-_LEFT = ("attention", "mechanism", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
+LEFT = ("attention", "mechanism", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
 """Headings of columns that are aligned to the left."""
 _VIEWS = {
     "scores": "",
@@ -160,11 +160,11 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
         return ""
     title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
     if format == "terminal":
-        right = [name for name in head if name not in _LEFT]
+        right = [name for name in head if name not in LEFT]
         optional = [name for name in grid.optional if name in head]
         whole = right if len(right) == len(head) - 1 else ()  # a table of numbers is divided rather than wrapped
         return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, whole=whole, wide=wide)}"
-    align = ["left" if name in _LEFT else "right" for name in head]
+    align = ["left" if name in LEFT else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     if format == "latex":
         return f"% {title[0]}\n{text}"

@@ -192,11 +192,13 @@ def test_sets_with_files_of_one_name_keep_their_own_records_and_link_their_pages
     assert [row["pages"] for row in found["rows"]] == 2 * [[["mechanism", "softmax.html"]]], "the task has no page"
 
 
-def test_a_row_that_never_learned_is_sorted_behind_all_others(plain):
+def test_a_row_that_never_learned_is_sorted_behind_all_others_and_words_begin_on_the_left(plain):
     records, _ = Store(Path(__file__).parents[2] / "results" / "quickstart").load()
     text = page(records)  # json refuses infinity, which a browser cannot read
     steps = {row["attention"]: row["steps_to_90"][1] for row in data_of(text)["rows"] if row["task"].startswith("Associative")}
     assert max(steps.values()) == steps["none"] > 1e9 > steps["softmax"]
+    words = {column["field"] for column in data_of(text)["columns"] if column["align"] == "left"}
+    assert words == {"verdict", "against_softmax", "dominated_by"}
 
 
 def test_damaged_files_are_named(tmp_path, plain):

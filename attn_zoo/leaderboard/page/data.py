@@ -27,6 +27,7 @@ from attn_zoo.leaderboard.metrics import (
 from attn_zoo.leaderboard.notes import table_notes
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.text import LEFT
 from attn_zoo.records import RunRecord
 from attn_zoo.records.spec import writable
 
@@ -140,6 +141,7 @@ def _head(column: Column, names: set[str]) -> Mapping[str, Any]:
         "shown": shown,
         "first": "asc" if column.least_first else "desc",
         "measured": column.measured,
+        "align": "left" if column.name.replace("_", " ") in LEFT else "right",
     }
 
 

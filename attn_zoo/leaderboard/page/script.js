@@ -140,7 +140,7 @@
       plain("task", "task", { width: 190 }),
       ...(data.sets.length > 1 ? [plain("results", "set", { width: 130 })] : []),
       ...data.columns.map((column) => ({
-        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: "right", headerSortStartingDir: column.first, width: widthOf(column),
+        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: column.align, headerSortStartingDir: column.first, width: widthOf(column),
         sorter: byNumber(column.measured), ...filtered(column.title),
         formatter: (cell) => { const [text, , tip] = cell.getValue() ?? ["-"]; return make("span", text, { title: tip ?? "" }); },
       })),
