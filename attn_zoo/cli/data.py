@@ -37,9 +37,9 @@ def _list(parsed: argparse.Namespace) -> int:
     rows = []
     for dataset, tasks in _known().values():
         layout = dataset.layout(folder)
-        state, fetched = layout.title if layout else "missing", "yes" if dataset.download else "by hand"
-        rows.append([dataset.name, state, fetched, ", ".join(tasks), dataset.licence, dataset.source])
-    head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
+        state, download = layout.title if layout else "missing", "yes" if dataset.download else "by hand"
+        rows.append([dataset.name, state, download, ", ".join(tasks), dataset.licence, dataset.source])
+    head = ["data set", f"in {folder}", "download", "tasks", "licence", "source"]
     print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=parsed.wide))
     print("\n" + wrap("'attn-zoo data prepare NAME' fetches a data set; where it cannot, it says which files to put where."))
     return 0

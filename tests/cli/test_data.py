@@ -42,6 +42,8 @@ def test_every_data_set_is_listed_with_its_tasks_and_whether_it_is_there(folder,
         assert name in lines
         assert tasks[0] in said
         assert ("missing" in lines[name]) == (name != "mnist")
+    head = said.splitlines()[0]
+    assert "download" in head and "fetched" not in head, "the column says what can be downloaded, not what is there"
 
 
 def test_what_is_there_is_read_through(folder, capsys):
