@@ -105,7 +105,8 @@ def _rounds(found: Measurement) -> str:
     """Return the number of rounds in which cases were timed as text. It is a range if a time limit, or the length of a step, left
     out rounds of some cases."""
     counts = sorted({len(taken) for figures in found.cells.values() if (taken := figures.all("seconds"))})
-    return f"{' to '.join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else 'no'} rounds"
+    told = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
+    return f"{told} round{'s' * (told != '1')}"
 
 
 def explained(section: str) -> str:

@@ -59,6 +59,9 @@ def test_an_exponent_needs_three_lengths(lengths, exponent):
     assert made.rounds == 5 and "torch 2, 3 rounds." in report, "a time limit left out two rounds"
     found.of(made.groups()[0][0]).values["seconds"] *= 2
     assert "torch 2, 3 to 6 rounds." in Growth.report(found)
+    for figures in found.cells.values():
+        figures.values["seconds"] = [1e-3]
+    assert "torch 2, 1 round." in Growth.report(found)
 
 
 def test_rows_of_a_file_with_several_numbers_of_heads_are_named():
