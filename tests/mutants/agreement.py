@@ -14,17 +14,6 @@ from mutants.entering import breaks
 from mutants.originals import PlainSoftmax, identity
 
 
-@breaks("eager_agrees_with_the_definition", "softmax", "differs from the definition by")
-class HalvesTheScores(PlainSoftmax):
-    """Divides scores by 2 √d, where its own definition divides by √d."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query / 2, key, value, key_valid)
-
-    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value, key_valid)
-
-
 @breaks("eager_agrees_with_the_definition", "differential", "layer 2 of 2, no_grad: output differs")
 class ComputesTheFirstLayerEverywhere(Differential):
     """Ignores the number of the layer, which its definition takes into account."""

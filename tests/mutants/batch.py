@@ -79,19 +79,3 @@ class WantsAContiguousMask(PlainSoftmax):
         if key_valid is not None and key.shape[2] % 16 == 0:
             key_valid = key_valid.view(-1, 16).view(key_valid.shape)
         return super().attend(query, key, value, key_valid)
-
-
-@breaks("inputs_are_left_alone", "linear", "writing into the output changed")
-class HandsBackItsInput(Linear):
-    """Returns the caller's own value tensor."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return value
-
-
-@breaks("inputs_are_left_alone", "softmax", "the call changed")
-class ScalesInPlace(PlainSoftmax):
-    """Scales the caller's queries in place."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query.mul_(0.5), key, value, key_valid)

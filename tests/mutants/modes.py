@@ -201,9 +201,7 @@ plant("PeeksInTraining", "softmax", TRAINING, "in training, causal=False, agains
 plant("CountsItsCalls", "local", TRAINING, "in training, causal=False, against eval mode", beside_the_batch)
 plant("PeeksInTrainingAlone", "linear", TRAINING, "outputs before position 1", unless(causally_training, with_the_mean))
 plant("IgnoresPaddingInTraining", "local", TRAINING, "against eval mode", unless(training, unmasked))
-plant("PaddingWeighsInTraining", "performer", TRAINING, "against eval mode", unless(training, unmasked))
 plant("ScalesByTheBatchInTraining", "retention", TRAINING, "in training", unless(training, with_the_batch))
-plant("ScalesByTheBatchOfProjections", "linformer", TRAINING, "in training", unless(training, with_the_batch))
 plant("NoMaskWithoutGradients", "softmax", RECORDING, "output under no_grad", unless(no_grad, unmasked))
 plant("RoundsWithoutGradients", "linear", RECORDING, "output under no_grad", unless(no_grad, rounded))
 plant(

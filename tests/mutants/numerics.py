@@ -113,14 +113,3 @@ class NeverDropsCausally(PlainSoftmax):
         out = super().attend(query, key, value, key_valid)
         self.training = was
         return out
-
-
-@breaks("dropout_acts_in_training_only", "softmax", "nothing is dropped")
-class NeverDrops(PlainSoftmax):
-    """Accepts a dropout rate and ignores it."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        was, self.training = self.training, False
-        out = super().attend(query, key, value, key_valid)
-        self.training = was
-        return out

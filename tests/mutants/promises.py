@@ -17,7 +17,7 @@ from mutants.entering import plant
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
-ALONE, SERVED = "building_does_not_mutate_options", "some_setting_is_served"
+SERVED = "some_setting_is_served"
 
 
 def scaled_by_heads(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -54,14 +54,6 @@ def built(act: Any) -> Any:
         super(type(self), self).__init__(geometry, options, implementation)
 
     return {"__init__": init}
-
-
-def halves(options: Any) -> None:
-    options.block = 3
-
-
-def narrows(options: Any) -> None:
-    options.projected_length = 2
 
 
 @dataclass
@@ -206,12 +198,10 @@ def refuses_all(cls: Any, implementation: str, geometry: Any, options: Any) -> s
 plant("ScalesByAllHeads", "linear", HEADS, "when head 1 holds", scaled_by_heads)
 plant("LeaksToTheNextHead", "softmax", HEADS, "head 2 when head 1 holds", neighbouring_head)
 plant("SwapsHeads", "retention", HEADS, "when head 1 holds", heads_swapped)
-plant("SharesHeadsOfProjections", "linformer", HEADS, "when head 1 holds", neighbouring_head)
 plant("FollowsTheFirstHead", "softmax", HEADS, "when head 0 holds", led_by_the_first)
 plant("MixesInName", "local", HEADS, "no head influences another", can={"mixes_heads": True})
 plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
 plant("SeedsWhenBuilt", "linformer", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
-plant("DrawsInCalls", "linear", PROCESS, "a call draws from torch", first(lambda self: torch.rand(1)))
 plant("DrawsWhenBuilt", "local", PROCESS, "building draws from torch", members=built(lambda options: torch.rand(1)))
 plant("DrawsFromRandom", "retention", PROCESS, "the state of random", first(lambda self: random.random()))
 plant("SetsThreads", "softmax", PROCESS, "number of threads", first(lambda self: torch.set_num_threads(2)))
@@ -230,8 +220,6 @@ plant(
     "in training",
     first(lambda self: torch.set_num_threads(3 if self.training else 1)),
 )
-plant("NarrowsItsOptions", "local", ALONE, "building changed its options from", members=built(halves))
-plant("NarrowsItsProjection", "linformer", ALONE, "building changed its options from", members=built(narrows))
 plant("IgnoresPaddingWhenHot", "retention", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
 plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)

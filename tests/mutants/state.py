@@ -26,15 +26,6 @@ class DropsInEval(PlainSoftmax):
         return F.dropout(super().attend(query, key, value, key_valid), 0.1)
 
 
-@breaks("eval_is_deterministic", "reformer", "two calls in eval mode")
-class HashesAnew(Reformer):
-    """Draws its hashes at every call, as a public Reformer does."""
-
-    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
-        self.redraw()
-        return super()._layout(query, key_valid)
-
-
 @breaks("building_follows_the_seed", "reformer", "rotations of two modules built under one seed")
 class SeedsItself(Reformer):
     """Draws from a generator that torch.manual_seed does not reach."""

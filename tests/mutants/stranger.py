@@ -107,19 +107,6 @@ class RemembersItsTemperature(Sunk):
         return super().attend(query * (self._cached / now.detach()).to(query.dtype), key, value, key_valid)
 
 
-@breaks("copies_are_independent", "sunk", "after the original was changed")
-class BindsItsFirstSelf(Sunk):
-    """Keeps a closure over itself, which a deep copy does not rebind: the copy reads the temperature of the original."""
-
-    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.temperature = lambda: self.log_temperature.exp()
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        mine = self.log_temperature.exp()
-        return super().attend(query * (self.temperature() / mine).to(query.dtype), key, value, key_valid)
-
-
 @breaks("calls_keep_no_tensors", "sunk", "last_weights")
 class KeepsItsWeights(Sunk):
     """Keeps the weights of the last call, n × n numbers, as for a plot."""
@@ -260,12 +247,3 @@ class ScalesFor64(Sunk):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query * (query.shape[-1] ** 0.5 / 8), key, value, key_valid)
-
-
-@breaks("memory_layout_has_no_influence", "sunk", "against contiguous inputs")
-class StridesTheValues(Sunk):
-    """Reads the values with strides of contiguous memory, even if they are not contiguous."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        heads, n, d = value.shape[1:]
-        return super().attend(query, key, value.as_strided(value.shape, (heads * n * d, n * d, d, 1)), key_valid)

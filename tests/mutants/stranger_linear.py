@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo.attention.content.reformer import Reformer
@@ -213,34 +211,6 @@ class DetachesLongMeans(Agent):
 # --- random features -------------------------------------------------------------------------------------------------
 
 
-@breaks("batch_mates_have_no_influence", "performer", "an example in a batch against it alone")
-class StabilisesTheBatch(Performer):
-    """Adds a constant to the features of the keys, relative to the largest feature of the batch."""
-
-    def _log_features(self, x: Tensor, *, is_key: bool) -> Tensor:
-        logs = super()._log_features(x, is_key=is_key)
-        return ((logs - logs.detach().amax()).exp() + 1e-6).log() if is_key else logs
-
-
-@breaks("building_follows_the_seed", "performer", "directions")
-class DrawsWithPython(Performer):
-    """Draws features from Python's generator, which torch's seed does not reach."""
-
-    def draw(self) -> Tensor:
-        return torch.tensor([[random.gauss(0, 1) for _ in range(self.geometry.head_dim)] for _ in range(self.options.features)])
-
-
-@breaks("state_dict_restores_the_output", "performer", "after loading")
-class KeepsAPlainTensor(Performer):
-    """Keeps its features as a plain tensor, which no checkpoint holds and no ``to`` moves."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        drawn = self.directions
-        del self.directions
-        self.directions = drawn
-
-
 @breaks("state_dict_restores_the_output", "performer", "after loading")
 class LeavesFeaturesOut(Performer):
     """Leaves its features out of the checkpoint."""
@@ -281,17 +251,6 @@ class BlocksAcrossExamples(Local):
         return super().attend(query, key, ends, None).view_as(value)
 
 
-@breaks("padding_gets_no_weight", "local", "fill up the last block")
-class AttendsToItsFill(Local):
-    """Lets the last block attend to the zeros that fill it, where there is no padding."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        n = key.shape[2]
-        fill = -n % self.options.block
-        query, key, value = (F.pad(x, (0, 0, 0, fill)) for x in (query, key, value))
-        return super().attend(query, key, value, None if key_valid is None else F.pad(key_valid, (0, fill)))[:, :, :n]
-
-
 @breaks("training_keeps_the_promises", "local", "against eval mode")
 class ShrinksInEvaluation(Local):
     """Makes its outputs smaller in evaluation."""
@@ -309,11 +268,3 @@ class SortsBackBySorting(Reformer):
         found = super()._layout(query, key_valid)
         slots, order = found.slot.sort(dim=-1)
         return found._replace(slot=slots.gather(-1, order))
-
-
-@breaks("the_process_is_left_as_it_was", "reformer", "draws from")
-class SortsUnstably(Reformer):
-    """Breaks ties between buckets at random, at every call."""
-
-    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
-        return super()._layout(query + 1e-12 * torch.rand_like(query), key_valid)
