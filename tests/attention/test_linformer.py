@@ -235,18 +235,6 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
     torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
 
 
-def test_full_rank_is_softmax_when_asked_for():
-    built = build(projected_length=33, allow_full_rank=True)
-    map_ = built.maps[0]
-    assert isinstance(map_, MatrixMap)
-    for matrix in map_.weight.flatten(0, 1):
-        torch.nn.init.eye_(matrix)
-    query, key, value = draw()
-    torch.testing.assert_close(
-        built(query, key, value), torch.nn.functional.scaled_dot_product_attention(query, key, value), rtol=0, atol=1e-12
-    )
-
-
 def test_layers_with_lengths_of_their_own_must_know_which_they_are():
     with pytest.raises(UnsupportedError, match="Call attn_zoo"):
         build(projected_lengths="6/4")(*draw())
