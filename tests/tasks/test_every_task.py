@@ -44,9 +44,9 @@ PUBLISHED = [
     ("cifar10", {}, [45_000, 5_000, 10_000], "a5be5defe4f90df1fdf7c8ab73bf0e224689bba87cab7620957ca6b0dc963e41"),
     (
         "masked_language",
-        {"files": "wikitext_valid"},
-        [3_697, 711, 4_940],
-        "312f3bbfc8b2d3508203cd619c8c4af2ab686e6c5f0696be8679212002990303",
+        {"files": "novels"},
+        [74_892, 7_392, 14_473],
+        "22927fc0084f0c6f05b6c92450ab76714bf79e289daa8fbfb7b626280aa22876",
     ),
     ("mnist", {}, [55_000, 5_000, 10_000], "1831992207d70cfa9357b14d3515921961033f93ef5bf83dcfb57c9bc82eb15c"),
     ("mrpc", {}, [3_669, 407, 1_725], "0372dcd98935f0811e3440609e73f42a0e3367782ccf8f500f4bc5a2c1840db7"),
