@@ -112,7 +112,7 @@ def learned() -> str:
             if row.control or row.unjudged or not row.learned:
                 continue
             group = every if row.learned.order == 1 else some if row.learned.count else none
-            group.append(f"`{row.attention}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
+            group.append(f"`{row.label}`" + (f" ({row.learned.count} of {row.learned.of})" if group is some else ""))
         lines.append((titled(table, "title"), table.task["length"], *(", ".join(group) for group in (every, some, none))))
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
