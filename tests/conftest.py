@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -37,7 +38,7 @@ import torch
 from extras import of_absent
 from tiers import COLLECTED, EXHAUSTIVE, NAMED, PLAIN, TIERS, in_halves, selected, tier_of, tier_of_path
 
-from attn_zoo import deaths
+from attn_zoo import deaths, registry
 
 torch.set_num_threads(1)
 mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -172,3 +173,19 @@ def skipped_without_packages(item: pytest.Item) -> Iterator[None]:
         if item.get_closest_marker(PLAIN) and re.search("could not import|not installed", str(skipped)):
             pytest.fail(f"{skipped}; {MOVE}")
         raise
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to work in; what is registered and imported there is forgotten afterwards."""
+    registry.load_plugins()  # before the copies are made, since the built-in entries register once
+    for name in ("_ATTENTIONS", "_TASKS", "_LOADED", "_FAILURES"):
+        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

@@ -61,7 +61,7 @@ def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
 def test_a_row_of_a_plugin_names_its_code(tmp_path, capsys):
     record = make_record("softmax", test=0.9)
     digest = "0123abcd" * 8
-    Store(tmp_path).add(replace(record, environment={**record.environment, "plugins": {"mine.py": digest}}))
+    stored(tmp_path, [replace(record, environment={**record.environment, "plugins": {"mine.py": digest}})])
     assert show(tmp_path, "softmax") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"; mine.py, SHA-256 {digest}" in said
