@@ -73,7 +73,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     given.
 
     If this file contains an unfinished measurement with the same settings, the command continues it. It also measures the cases
-    that an earlier command left out because of a time limit.
+    that an earlier command left out because of a time limit. A file with anything else is never overwritten.
 
     Returns:
         The exit status. It is 1 if a measurement failed and the experiment needs all of them (``Grid.whole_groups``), or if the
@@ -159,15 +159,27 @@ def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
 
 
 def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
-    """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine."""
-    try:
-        earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine.
+
+    Raises:
+        ValueError: the file holds anything else, which would be lost.
+    """
+    if not output.is_file() or not output.stat().st_size:
         return
-    if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):
-        found.take_over(earlier)
-        rows = sum(1 for _ in found.rows())
-        print(f"{output} holds {rows} rows of this measurement; going on from there", file=sys.stderr, flush=True)
+    held = "something else"
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
+        same = _identity(grid, earlier) == _identity(grid, found)
+        if same and not earlier.finished:
+            found.take_over(earlier)
+            rows = sum(1 for _ in found.rows())
+            print(f"{output} holds {rows} rows of this measurement; going on from there", file=sys.stderr, flush=True)
+            return
+        held = "this measurement, which is finished" if same else "a measurement with other settings, code or machine"
+    raise ValueError(
+        f"output must be a new file or an unfinished file of this measurement, but {str(output)!r} holds {held}. Name another "
+        "file, or delete this one"
+    )
 
 
 def _identity(grid: Grid, found: Measurement) -> str:

@@ -261,3 +261,10 @@ def test_the_command_measures_and_goes_on(tmp_path, capsys):
     assert cli.main(words) == 0
     again = capsys.readouterr()
     assert again.out == first and "going on from there" in again.err
+    for changed, held in (([], "this measurement, which is finished"), (["dim=16"], "a measurement with other settings")):
+        kept = output.read_bytes()
+        assert cli.main([*words, *changed]) == 2 and output.read_bytes() == kept
+        assert f"holds {held}" in capsys.readouterr().err
+    output.write_text("my notes", encoding="utf-8")
+    assert cli.main(words) == 2 and output.read_text(encoding="utf-8") == "my notes"
+    assert "holds something else. Name another file, or delete this one" in " ".join(capsys.readouterr().err.split())
