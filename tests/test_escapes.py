@@ -163,7 +163,7 @@ def test_json_holds_texts_as_they_are_and_steers_nothing(everything, capsys, wor
 
 @pytest.mark.parametrize(
     ("format", "check"),
-    [("terminal", check_lines), ("github", check_markdown), ("latex", check_latex), ("csv", check_csv)],
+    [("terminal", check_lines), ("github", check_markdown), ("latex", check_latex)],
 )
 def test_a_published_source_is_escaped(monkeypatch, format, check):
     monkeypatch.setattr(literature, "published_for", lambda task, attention: (hostile_source(storable(ALL)),))
