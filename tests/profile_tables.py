@@ -42,6 +42,11 @@ def choice() -> str:
     return tabulate(lines, ("use case", "use", "length of the tested inputs (tokens)"), tablefmt="github", disable_numparse=True)
 
 
+def _all_of(names: Sequence[str]) -> str:
+    """Return the names in one phrase: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def regime() -> str:
     """Return the sizes and lengths of the runs in the picture."""
     tables = profile_boards()
@@ -56,17 +61,14 @@ def regime() -> str:
     newer = [titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
         these = "these tasks" if newer[1:] else "this task"
-        told += (
-            f"On {' and '.join(newer)}, a run ended when it had learned the task. On {these}, some mechanisms were not run yet. "
-        )
+        told += f"On {_all_of(newer)}, a run ended when it had learned the task. On {these}, some mechanisms were not run yet. "
         told += "On the other tasks, training"
     else:
         told += "Training"
     told += " had a fixed number of steps, so a mechanism that learns late looks like one that never learns."
     if older := _older(tables):
         told += (
-            f" Some results of {', '.join(older[:-1])}{' and ' if older[1:] else ''}{older[-1]} come from an earlier version of "
-            "the mechanism, which computed something different."
+            f" Some results of {_all_of(older)} come from an earlier version of the mechanism, which computed something different."
         )
     if late := late_learners(tables, boards_of("profile3")):
         learned = [f"of {' and '.join(names)} learned {task}" for task, names in late.items()]
