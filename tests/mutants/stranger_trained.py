@@ -17,7 +17,7 @@ from mutants.originals import PlainSoftmax, Sunk, SunkOptions
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
 
-@breaks(TRAINED, "sunk", "training_keeps_the_promises: in training, causal=False, against eval mode")
+@breaks(TRAINED, "sunk", "training_keeps_the_promises: output in training, causal=False, against eval mode")
 class ClampsInEval(Sunk):
     """Clamps its temperature in eval mode only, at a number that only training reaches."""
 
