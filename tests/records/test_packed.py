@@ -33,6 +33,7 @@ def packed(folder):
     return path
 
 
+@pytest.mark.docs
 def test_the_reference_is_made_from_committed_results():
     stale = [file.name for file, content in shipped_files().items() if file.read_bytes() != content]
     assert stale == [], "run: python tests/readme.py"
