@@ -9,6 +9,7 @@ import torch
 from mutants.originals import ORIGINALS, PlainSoftmax
 from torch import Tensor, nn
 
+from attn_zoo.attention.dense.softmax import Options
 from attn_zoo.conformance import attention_checks, run_cases
 from attn_zoo.conformance.sizes import Size, Sizes
 from attn_zoo.contract import Attention, Geometry, allowed_pairs, softmax_over_valid
@@ -35,8 +36,8 @@ class OfTheLongest(PlainSoftmax):
 class HasAFrozenParameter(PlainSoftmax):
     """Holds a parameter that no training moves."""
 
-    def __init__(self, geometry: Geometry, options: object, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)  # type: ignore[arg-type]
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
         self.scale = nn.Parameter(torch.ones(geometry.heads, 1, 1), requires_grad=False)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

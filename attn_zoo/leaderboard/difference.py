@@ -163,10 +163,10 @@ def difference(
 
 
 def judged(rows: Sequence[Shared]) -> list[tuple[str, float | None]]:
-    """Return for each row the verdict on its later scores, and the corrected p value of the hypothesis that the verdict is wrong.
+    """Return for each row the verdict on its later scores, and the p value of a one-sided paired t test.
 
-    They are corrected for the number of rows with at least ``SEEDS_NEEDED`` shared seeds. Other rows have None, and the tolerance
-    alone decides.
+    The p values are corrected for the number of rows with at least ``SEEDS_NEEDED`` shared seeds. For other rows, the p value is
+    None, and the tolerance alone decides.
     """
     tested = [at for at, row in enumerate(rows) if len(row.gains) >= SEEDS_NEEDED]
     p_values = [_p_worse(rows[at]) for at in tested]

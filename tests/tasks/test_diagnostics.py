@@ -310,6 +310,15 @@ def test_too_few_different_examples_end_with_an_error():
         task.examples("train")
 
 
+def test_subsets_hold_different_numbers_in_random_order():
+    for size, of in ((3, 6), (2, 100), (6, 6)):
+        found = generated.subsets(np.random.RandomState(1), 4000, size, of)
+        assert found.shape == (4000, size)
+        assert all(len(set(row)) == size for row in found.tolist())
+        for column in found.T:
+            assert np.bincount(column, minlength=of) == pytest.approx(4000 / of, rel=0.5 if of < 50 else 0.9)
+
+
 def test_scores_are_recorded_by_depth():
     task = build_task("haystack", length=128, train=50, valid=50, test=400)
     parts = task.slices("test")

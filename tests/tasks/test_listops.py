@@ -265,3 +265,24 @@ def test_the_real_files_have_their_known_content():
     except MissingDataError as missing:
         pytest.skip(str(missing).split(";")[0])
     assert len(task.examples("train")) > 95_000
+
+
+def test_brackets_are_kept_and_nothing_is_cut():
+    """The published pipeline dropped brackets and cut at 512 tokens for months."""
+    task = build_task("listops", length=1000, train=100, valid=20, test=20)
+    batch = task.examples("train").batch(range(100))
+    assert batch.valid is not None
+    lengths = batch.valid.sum(1)
+    assert lengths.max() > 900
+    assert lengths.min() >= 250
+    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
+        words = listops.render(ids).split()
+        assert words[-1] == "]"
+        assert sum(w.startswith("[") for w in words) == words.count("]")
+        assert value_of(" ".join(words)) == label
+
+
+def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files():
+    batch = build_task("listops").examples("test").batch(range(500))
+    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
+        assert expressions.value_of(ids[ids > 0].tolist()) == label
