@@ -73,3 +73,10 @@ def test_an_interval_ends_where_the_metric_does():
 def test_an_interval_that_rounds_to_its_mean_is_written_as_zero_wide():
     found = estimate([1.0, 1.0, 0.9999], (0.0, 1.0))
     assert found and found.ends and found.written(".1f", 100) == "100.0 ± 0.0"
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_an_interval_covers_the_truth_as_often_as_it_says(count):
+    found = [estimate(list(scores)) for scores in np.random.default_rng(0).normal(0.7, 0.02, (4000, count))]
+    hits = sum(one is not None and one.half_width is not None and abs(one.mean - 0.7) <= one.half_width for one in found)
+    assert 0.94 < hits / 4000 < 0.96

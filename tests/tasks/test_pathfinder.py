@@ -273,3 +273,9 @@ def test_a_level_of_a_few_images_is_refused(released):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:9]))
     with pytest.raises(DamagedDataError, match="must list enough images for three splits, but lists only 9"):
         lra(level).examples("train")
+
+
+def test_the_test_split_does_not_depend_on_the_size_of_the_others():
+    one, other = (build_task("pathfinder", **SMALL, train=n, valid=n, test=20) for n in (10, 30))
+    assert one.examples("test").digest() == other.examples("test").digest()
+    assert one.examples("train").digest() != other.examples("train").digest()
