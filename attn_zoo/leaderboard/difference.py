@@ -1,24 +1,23 @@
-"""Comparison of two sets of records, A (earlier) and B (later), row by row, and its text, which ``attn-zoo diff`` prints. It finds
-worse scores, higher costs, and rows that cannot be compared."""
+"""Comparison of two sets of records, A (earlier) and B (later), row by row, and its text, which ``attn-zoo diff`` prints."""
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
+from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rank import SETTING, draws_by_seed, key_of, newest, shared_task_options, tables, without_trials
 from attn_zoo.leaderboard.statistics import Estimate, Run, estimate, holm, paired_p_value
 from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
-from attn_zoo.records import Budget, ModelSpec, RunRecord, frame
+from attn_zoo.records import RunRecord, frame
 from attn_zoo.records.frames import COUNTED
 
 LEVEL = 0.05
@@ -43,7 +42,7 @@ METHOD = (
     f"({100 * LEVEL:.0f} % for the whole comparison), and by more than the tolerance; with fewer than {SEEDS_NEEDED} shared seeds "
     "the spread is unknown, and the tolerance alone decides",
     "counted costs: any difference counts",
-    "measured costs: higher or lower for every shared seed by more than the tolerance and, for time, by more than the "
+    f"measured costs: higher or lower for every shared seed by more than {COST_TOLERANCE:.0%} and, for time, by more than the "
     "interquartile ranges of the steps; compared only on the same processor with the same number of threads",
 )
 _MEASURED = {
@@ -52,31 +51,18 @@ _MEASURED = {
 }
 """For each measured cost, its column, the column with its spread, and the kinds of findings if it is higher or lower in B."""
 
-_Rows = Mapping[str, Mapping[int, Run]]
-"""Runs by row and seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
+_Seeds = Mapping[int, Run]
+"""Runs of one row by seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Difference of one row between A and B, of a kind such as ``worse`` or ``slower``."""
 
     kind: str
-    row: str
     text: str
 
 
-class Shared(NamedTuple):
-    """Scores of one row at the seeds that A and B share."""
-
-    gains: Sequence[float]
-    """Score in B minus score in A by seed, with the sign turned if lower scores are better."""
-    grain: float
-    """Smallest step between two scores; 0 if it is not known."""
-    tolerance: float
-    """Largest loss that does not count as worse, in the unit of the score."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Compared:
     """Comparison of one row (a configuration on one task) between A and B."""
 
@@ -87,34 +73,24 @@ class Compared:
     a: Estimate | None
     """Mean test score in A over all finished seeds; None if A has no score."""
     b: Estimate | None
-    difference: Estimate | None
+    difference: Estimate | None = None
     """Score in B minus score in A, averaged over shared seeds. Its interval is not corrected for the number of rows. None if the
     scores were not compared."""
-    word: str
+    gains: Sequence[float] = ()
+    """Score in B minus score in A by shared seed, with the sign turned if lower scores are better."""
+    grain: float = 0.0
+    """Smallest step between two scores; 0 if it is not known."""
+    tolerance: float = 0.0
+    """Largest loss that does not count as worse, in the unit of the score."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """Relative change of measured costs, ``time`` and ``memory``."""
+    findings: list[Finding] = field(default_factory=list)
+    verdict: str = ""
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (with few seeds), or the kinds of findings that prevented a
     comparison."""
-    costs: Mapping[str, float]
-    """Relative change of measured costs, ``time`` and ``memory``."""
-    findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Comparison of all rows of A and B."""
-
-    rows: tuple[Compared, ...]
-    tolerance: float
-    cost_tolerance: float
-
-    def failing(self, kinds: Iterable[str]) -> tuple[Finding, ...]:
-        """Return the findings whose kind is one of ``kinds``."""
-        wanted = set(kinds)
-        return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
-
-
-def difference(
-    a: Sequence[RunRecord], b: Sequence[RunRecord], *, tolerance: float = TOLERANCE, cost_tolerance: float = COST_TOLERANCE
-) -> Difference:
+def difference(a: Sequence[RunRecord], b: Sequence[RunRecord], tolerance: float = TOLERANCE) -> list[Compared]:
     """Return the comparison of later records ``b`` with earlier records ``a``, row by row.
 
     Records belong to the same row if all their settings except the seed are equal. Only scores with the same seed are compared,
@@ -122,121 +98,177 @@ def difference(
 
     Args:
         tolerance: largest loss of score that does not count as worse; see ``TOLERANCE``.
-        cost_tolerance: largest relative rise of a measured cost that does not count as worse.
 
     Raises:
-        ValueError: ``a`` or ``b`` has no record, or a tolerance is negative.
+        ValueError: ``a`` or ``b`` has no record, or the tolerance is negative.
     """
-    if tolerance < 0 or cost_tolerance < 0:
-        raise ValueError(f"tolerances must be at least 0; got {tolerance} for scores and {cost_tolerance} for costs")
+    if tolerance < 0:
+        raise ValueError(f"the tolerance must be at least 0; got {tolerance}")
     runs = [without_trials(frame(records)) for records in (a, b)]
     for name, found in zip("AB", runs, strict=True):
         if not found.height:
             raise ValueError(
                 f"{name} must hold at least one record, but holds none. Give a folder of records or the file of one record"
             )
-    before, after = map(_rows, runs)
-    names, partners = _names(pl.concat(runs, how="diagonal")), _partners(before, after)
-    steady = [key for key in before if key in after and not _changed(before[key], after[key])]
-    shared = {key: _shared(before[key], after[key], tolerance) for key in steady}
-    words = dict(zip(shared, judged(list(shared.values())), strict=True))
-    rows = []
-    for key in [*before, *(k for k in after if k not in before and k not in partners.values())]:
-        then, now = before.get(key, {}), after.get(partners.get(key, key), {})
-        run = _first(then or now)
-        label, task = names[run["run_id"]]
-        row, metric = f"{label} on {task}", run["task_card"]["metric"]
-        word, p = words.get(key, ("", None))
-        findings = [Finding(kind, row, text) for kind, text in _apart(then, now)]
-        gap, costs = None, dict[str, float]()
-        if key in shared:
-            gap = estimate([_scores(now)[seed] - score for seed, score in _scores(then).items() if seed in _scores(now)])
-            if gap and word in ("worse", "better"):
-                findings.append(Finding(word, row, _why(gap, p, shared[key], metric in SHARES)))
-            for cost, change, kind, text in _costs(then, now, cost_tolerance):
-                findings += [Finding(kind, row, text)] if kind else []
-                costs |= {cost: change} if cost in _MEASURED else {}
-        told = word or "/".join(dict.fromkeys(finding.kind for finding in findings))
-        a_mean, b_mean = (estimate(list(_scores(side).values())) for side in (then, now))
-        rows.append(Compared(label, task, metric, a_mean, b_mean, gap, told, costs, tuple(findings)))
-    return Difference(tuple(sorted(rows, key=lambda row: (row.task, row.label))), tolerance, cost_tolerance)
+    names = _names(pl.concat(runs, how="diagonal"))
+    rows = [_compared(then, now, names, tolerance) for then, now in _pairs(*map(_rows, runs))]
+    with_scores = [row for row in rows if row.gains]
+    for row, (verdict, p) in zip(with_scores, judged(with_scores), strict=True):
+        row.verdict = verdict
+        if verdict in ("worse", "better"):
+            row.findings.insert(0, Finding(verdict, _why(row, p)))
+    for row in rows:
+        row.verdict = row.verdict or "/".join(dict.fromkeys(finding.kind for finding in row.findings)) or "not compared"
+    return sorted(rows, key=lambda row: (row.task, row.label))
 
 
-def judged(rows: Sequence[Shared]) -> list[tuple[str, float | None]]:
+def judged(rows: Sequence[Compared]) -> list[tuple[str, float | None]]:
     """Return for each row the verdict on its later scores, and the p value of a one-sided paired t test.
 
     The p values are corrected for the number of rows with at least ``SEEDS_NEEDED`` shared seeds. For other rows, the p value is
     None, and the tolerance alone decides.
     """
     tested = [at for at, row in enumerate(rows) if len(row.gains) >= SEEDS_NEEDED]
-    p_values = [_p_worse(rows[at]) for at in tested]
-    corrected = dict(zip(tested, zip(holm(p_values), holm([1 - p for p in p_values]), strict=True), strict=True))
-    return [_verdict(row, corrected.get(at)) for at, row in enumerate(rows)]
+    halves = [paired_p_value(rows[at].gains, rows[at].grain) / 2 for at in tested]
+    worse = [half if statistics.fmean(rows[at].gains) < 0 else 1 - half for at, half in zip(tested, halves, strict=True)]
+    corrected = dict(zip(tested, zip(holm(worse), holm([1 - p for p in worse]), strict=True), strict=True))
+    found: list[tuple[str, float | None]] = []
+    for at, row in enumerate(rows):
+        gain = statistics.fmean(row.gains)
+        side = "worse" if gain < -row.tolerance else "better" if gain > row.tolerance else ""
+        p = corrected[at][side == "better"] if at in corrected else None
+        noise = "within tolerance" if p is None else "within noise"
+        found.append((side if side and (p is None or p <= LEVEL) else noise, p))
+    return found
 
 
-def _p_worse(row: Shared) -> float:
-    """Return the one-sided p value for B being worse."""
-    two_sided = paired_p_value(row.gains, row.grain)
-    return two_sided / 2 if statistics.fmean(row.gains) < 0 else 1 - two_sided / 2
+def _rows(runs: pl.DataFrame) -> dict[str, _Seeds]:
+    """Return the runs by row and seed."""
+    settings = [key_of([_settings(run)]) for run in runs_of(runs)]
+    by_row = grouped((run["row"], run) for run in runs_of(newest(runs.with_columns(pl.Series("row", settings)), "row")))
+    return {key: {run["seed"]: run for run in members} for key, members in sorted(by_row.items())}
 
 
-def _verdict(row: Shared, corrected: tuple[float, float] | None) -> tuple[str, float | None]:
-    if not row.gains:
-        return "not compared", None
-    gain = statistics.fmean(row.gains)
-    side = "worse" if gain < -row.tolerance else "better" if gain > row.tolerance else ""
-    if corrected is None:
-        return side or "within tolerance", None
-    p = corrected[side == "better"]
-    return side if side and p <= LEVEL else "within noise", p
+def _settings(run: Run) -> dict[str, object]:
+    """Return the settings by key that all seeds of a row share, such as ``options.projected_length``."""
+    given = {"implementation" if name == "requested" else name: run[name] for name in SETTING}
+    found: dict[str, object] = {}
+    for name, value in (given | {"task_options": shared_task_options(run)}).items():
+        found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
+    return found
 
 
-def _why(gap: Estimate, p: float | None, row: Shared, share: bool) -> str:
-    over = f"{gap.in_points(share)} over {gap.count} shared seed{'s' if gap.count > 1 else ''}"
-    if p is not None:
-        return f"{over}, corrected p = {p:.2g}"
-    return f"{over}, tolerance {Estimate(row.tolerance, None, 0).in_points(share, '')}; the noise is unknown"
+def _pairs(before: Mapping[str, _Seeds], after: Mapping[str, _Seeds]) -> Iterator[tuple[_Seeds, _Seeds]]:
+    """Yield the runs of each row in A and in B. A row that is only in A is paired with one that is only in B, if each side has
+    exactly one such row of their mechanism and task."""
+    yield from ((then, after[key]) for key, then in before.items() if key in after)
+    only_a, only_b = (
+        grouped(((_first(rows[key])["attention"], _first(rows[key])["task"]), rows[key]) for key in rows if key not in others)
+        for rows, others in ((before, after), (after, before))
+    )
+    for key in {**only_a, **only_b}:
+        left, right = only_a.get(key, []), only_b.get(key, [])
+        if len(left) == len(right) == 1:
+            yield left[0], right[0]
+        else:
+            yield from ((then, {}) for then in left)
+            yield from (({}, now) for now in right)
 
 
-def _apart(then: Mapping[int, Run], now: Mapping[int, Run]) -> Iterator[tuple[str, str]]:
-    """Yield the kind and text of each finding that is not about scores or costs."""
+def _names(runs: pl.DataFrame) -> dict[str, tuple[str, str]]:
+    """Return for each id of a run the label of its row, and the unique title of its table."""
+    made = tables(runs)
+    named = zip(made, titles(made), strict=True)
+    return {run["run_id"]: (row.label, title) for table, title in named for row in table.rows for run in row.runs}
+
+
+def _compared(then: _Seeds, now: _Seeds, names: Mapping[str, tuple[str, str]], tolerance: float) -> Compared:
+    """Return the comparison of one row, as yet without a verdict on its scores."""
+    run, old, new = _first(then or now), _scores(then), _scores(now)
+    # If a study chose differently in A and B, the tables of both have the later choice only.
+    label, task = names.get(run["run_id"], (f"{run['attention']} (tuned)", str(run["task_card"]["title"])))
+    metric, measured = run["task_card"]["metric"], resolution(run["task_card"], run["data"])
+    row = Compared(label, task, metric, estimate(list(old.values())), estimate(list(new.values())))
+    row.findings = [Finding(*found) for found in _apart(then, now)]
+    if then and now and not any(finding.kind == "changed" for finding in row.findings):
+        gaps = [new[seed] - old[seed] for seed in sorted(old.keys() & new.keys())]
+        row.difference, row.gains = estimate(gaps), [measured.sign * gap for gap in gaps]
+        row.grain, row.tolerance = measured.grain, tolerance * (1.0 if measured.share else abs(row.a.mean if row.a else 0.0))
+        row.costs = _measured(then, now, row.findings)
+    return row
+
+
+def _first(runs: _Seeds) -> Run:
+    """Return the first finished run or, if none finished, the first run."""
+    return min(runs.values(), key=lambda run: run["status"] != "done")
+
+
+def _scores(runs: _Seeds) -> dict[int, float]:
+    return {seed: run["test"] for seed, run in runs.items() if run["status"] == "done" and run["test"] is not None}
+
+
+def _apart(then: _Seeds, now: _Seeds) -> Iterator[tuple[str, str]]:
+    """Yield the kind and text of each finding that is not about scores or measured costs."""
     if not then or not now:
         yield ("missing", "only in A") if then else ("new", "only in B")
-    elif changes := _changed(then, now):
+        return
+    if changes := _changes(then, now):
         yield "changed", f"not compared, because {'; '.join(changes)}"
-    else:
-        for seed, run in then.items():
-            other = now.get(seed)
-            if other is None:
-                yield "missing", f"seed {seed} is only in A"
-            elif run["status"] == "done" != other["status"]:
-                yield "failing", f"seed {seed} was done and is now {other['status']}: {other['reason']}"
-            elif run["status"] != "done" == other["status"]:
-                yield "fixed", f"seed {seed} was {run['status']} and is now done"
+        return
+    for seed, run in then.items():
+        other = now.get(seed)
+        if other is None:
+            yield "missing", f"seed {seed} is only in A"
+        elif run["status"] == "done" != other["status"]:
+            yield "failing", f"seed {seed} was done and is now {other['status']}: {other['reason']}"
+        elif run["status"] != "done" == other["status"]:
+            yield "fixed", f"seed {seed} was {run['status']} and is now done"
+    if shared := _both_done(then, now):
+        for name in COUNTED:
+            old, new = (run[name] for run in shared[0])
+            if old is not None and new is not None and old != new:
+                yield "costlier" if new > old else "cheaper", _became(name, old, new)
 
 
-def _costs(then: Mapping[int, Run], now: Mapping[int, Run], tolerance: float) -> Iterator[tuple[str, float, str, str]]:
-    """Yield costs of a row: the name, the relative change, the kind of finding (empty for a change that does not count), and the
-    text. A counted cost is yielded only if it differs, time and memory only if they were measured on the same kind of processor."""
-    shared = [(run, now[seed]) for seed, run in then.items() if seed in now and run["status"] == now[seed]["status"] == "done"]
-    for name in COUNTED if shared else ():
-        old, new = (run[name] for run in shared[0])
-        if old is not None and new is not None and old != new:
-            yield name, 0.0, "costlier" if new > old else "cheaper", _became(name, old, new)
-    here = [pair for pair in shared if pair[0]["processor"] == pair[1]["processor"]]
+def _changes(then: _Seeds, now: _Seeds) -> list[str]:
+    """Return why two rows cannot be compared: differences of settings, protocol, task version, metric or data. If each seed draws
+    its own data, the data are compared at a shared seed only."""
+    shared = [(run, now[seed]) for seed, run in then.items() if seed in now]
+    old, new = min(shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(_first(then), _first(now)))
+    a, b = (
+        _settings(r) | {"protocol": r["protocol"], "task version": r["task_version"], "metric": r["task_card"]["metric"]}
+        for r in (old, new)
+    )
+    told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
+    for split in old["data"].keys() & new["data"].keys() if shared or not draws_by_seed(old) else ():
+        was, became = (str(run["data"][split].get("digest")) for run in (old, new))
+        told += [f"digest of {split} {was[:8]} became {became[:8]}"] if was != became else []
+    return told
+
+
+def _both_done(then: _Seeds, now: _Seeds) -> list[tuple[Run, Run]]:
+    return [(run, now[seed]) for seed, run in then.items() if seed in now and run["status"] == now[seed]["status"] == "done"]
+
+
+def _measured(then: _Seeds, now: _Seeds, findings: list[Finding]) -> dict[str, float]:
+    """Return the relative change of time and memory, if they were measured on the same kind of processor. Add a finding for each
+    change that counts: at every seed, by more than the tolerance and the spreads of the steps."""
+    here = [pair for pair in _both_done(then, now) if pair[0]["processor"] == pair[1]["processor"]]
+    costs = {}
     for cost, (name, spread, kinds) in _MEASURED.items():
-        known = [pair for pair in here if pair[0][name] and pair[1][name]]
+        known = [(a, b) for a, b in here if a[name] and b[name]]
         if known:
-            kind = next((k for k, s in zip(kinds, (1, -1), strict=True) if _beyond(known, name, spread, s, tolerance)), "")
             old, new = (statistics.median(pair[side][name] for pair in known) for side in (0, 1))
-            text = f"{_became(name, old, new)} over {len(known)} shared seed{'s' if len(known) > 1 else ''}"
-            yield cost, new / old - 1, kind, text
+            costs[cost] = new / old - 1
+            noise = [max(COST_TOLERANCE * min(a[name], b[name]), a.get(spread) or 0.0, b.get(spread) or 0.0) for a, b in known]
+            for kind, sign in zip(kinds, (1, -1), strict=True):
+                if all(sign * (b[name] - a[name]) > most for (a, b), most in zip(known, noise, strict=True)):
+                    findings.append(Finding(kind, f"{_became(name, old, new)} over {_shared_seeds(len(known))}"))
+    return costs
 
 
-def _beyond(pairs: Sequence[tuple[Run, Run]], name: str, spread: str, sign: int, tolerance: float) -> bool:
-    """Return True if a cost rose (``sign`` 1) or fell (-1) at every seed, by more than the tolerance and the steps' spreads."""
-    noise = [max(tolerance * min(a[name], b[name]), a.get(spread) or 0.0, b.get(spread) or 0.0) for a, b in pairs]
-    return all(sign * (b[name] - a[name]) > most for (a, b), most in zip(pairs, noise, strict=True))
+def _shared_seeds(count: int) -> str:
+    return f"{count} shared seed{'s' * (count > 1)}"
 
 
 def _became(name: str, old: float, new: float) -> str:
@@ -244,134 +276,35 @@ def _became(name: str, old: float, new: float) -> str:
     return f"{name.replace('_', ' ')} {old:,.4g} became {new:,.4g}{change}"
 
 
-def _shared(then: Mapping[int, Run], now: Mapping[int, Run], tolerance: float) -> Shared:
-    run, a, b = _first(then), _scores(then), _scores(now)
-    measured = resolution(run["task_card"], run["data"])
-    unit = 1.0 if measured.share else abs(statistics.fmean(a.values() or [0.0]))
-    gains = [measured.sign * (b[seed] - a[seed]) for seed in sorted(a.keys() & b.keys())]
-    return Shared(gains, measured.grain, tolerance * unit)
+def _why(row: Compared, p: float | None) -> str:
+    assert row.difference is not None, "only rows with scores have a verdict"
+    share = row.metric in SHARES
+    over = f"{row.difference.in_points(share)} over {_shared_seeds(row.difference.count)}"
+    if p is not None:
+        return f"{over}, corrected p = {p:.2g}"
+    return f"{over}, tolerance {Estimate(row.tolerance, None, 0).in_points(share, '')}; the noise is unknown"
 
 
-def _first(runs: Mapping[int, Run]) -> Run:
-    """Return the first finished run or, if none finished, the first run."""
-    return min(runs.values(), key=lambda run: run["status"] != "done")
-
-
-def _scores(runs: Mapping[int, Run]) -> dict[int, float]:
-    return {seed: run["test"] for seed, run in runs.items() if run["status"] == "done" and run["test"] is not None}
-
-
-def _rows(runs: pl.DataFrame) -> _Rows:
-    """Group runs into rows by their specs without the seed."""
-    runs = newest(runs, *SETTING).sort("seed")
-    rows = grouped((key_of(_spec(run)), run) for run in runs_of(runs))
-    return {key: {run["seed"]: run for run in members} for key, members in sorted(rows.items())}
-
-
-def _partners(before: _Rows, after: _Rows) -> dict[str, str]:
-    """Pair a row that is only in A with a row that is only in B, if each side has exactly one such row of their mechanism and
-    task."""
-    alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side, rows, other in ((0, before, after), (1, after, before)):
-        for key in rows.keys() - other.keys():
-            run = _first(rows[key])
-            alone[run["attention"], run["task"]][side].append(key)
-    return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
-
-
-def _changed(rows_then: Mapping[int, Run], rows_now: Mapping[int, Run]) -> list[str]:
-    """Return why two rows cannot be compared: differences of spec, protocol, task version, metric or data.
-
-    If each seed draws its own data, the data are compared at a shared seed only.
-    """
-    shared = [(run, rows_now[seed]) for seed, run in rows_then.items() if seed in rows_now]
-    then, now = min(
-        shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(_first(rows_then), _first(rows_now))
-    )
-    a, b = (
-        {
-            **_flat(_spec(run)),
-            "protocol": run["protocol"],
-            "task version": run["task_version"],
-            "metric": run["task_card"]["metric"],
-        }
-        for run in (then, now)
-    )
-    told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
-    for split in then["data"].keys() & now["data"].keys() if shared or not draws_by_seed(then) else ():
-        was, became = (str(run["data"][split].get("digest")) for run in (then, now))
-        told += [f"digest of {split} {was[:8]} became {became[:8]}"] if was != became else []
-    return told
-
-
-def _names(runs: pl.DataFrame) -> dict[str, tuple[str, str]]:
-    """Return for each id of a run the label of its row, and the title of its task. If runs of a task differ in a setting that all
-    rows of a table share, the title has its value."""
-    labels = {run["run_id"]: row.label for table in tables(runs) for row in table.rows for run in row.runs}
-    names = {}
-    for members in grouped((run["task"], (run, _setting(run))) for run in runs_of(runs)).values():
-        first = members[0][1]
-        differing = [name for name in first if len({key_of(setting.get(name)) for _, setting in members}) > 1]
-        for run, setting in members:
-            told = ", ".join(f"{name}={setting.get(name)}" for name in differing)
-            # If a study chose differently in A and B, the tables of both have the later choice only.
-            label = labels.get(run["run_id"], f"{run['attention']} (tuned)")
-            names[run["run_id"]] = label, str(run["task_card"]["title"]) + (f" ({told})" if told else "")
-    return names
-
-
-def _setting(run: Run) -> dict[str, Any]:
-    model, budget = asdict(ModelSpec()) | run["model"], asdict(Budget()) | run["budget"]
-    own = {"precision": run["precision"], "device": run["device"]}
-    return _flat({"task": shared_task_options(run), "model": model, "budget": budget, **own})
-
-
-def _spec(run: Run) -> dict[str, Any]:
-    """Return the settings of a run, without its seed, and without the seed of its data if each seed draws its own."""
-    settings = {{"requested": "implementation"}.get(name, name): run[name] for name in SETTING}
-    return settings | {"task_options": shared_task_options(run)}
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
-
-
-def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
-    """Return the comparison of two sets of records as text.
-
-    The text has one table per task, the findings that make ``attn-zoo diff`` fail, all other findings, and the rules of the
-    comparison.
-
-    Args:
-        kinds: kinds of findings that make ``attn-zoo diff`` fail.
-        format: ``terminal`` or ``github``.
-    """
+def render_difference(rows: Sequence[Compared], kinds: Collection[str], tolerance: float = TOLERANCE) -> str:
+    """Return the comparison of two sets of records as text: one table per task, the findings of the given kinds, which make
+    ``attn-zoo diff`` fail, all other findings, and the rules of the comparison."""
     parts = []
-    for task, rows in grouped((row.task, row) for row in found.rows).items():
-        unit = " in %" if all(row.metric in SHARES for row in rows) else ""
-        title = f"{task}: A, B and B - A{unit}; seeds in brackets"
+    for task, members in grouped((row.task, row) for row in rows).items():
+        unit = " in %" if all(row.metric in SHARES for row in members) else ""
+        head = ["attention", "A", "B", "B - A", "verdict", *_MEASURED]
         parts.append(
-            tabulated(Grid(title, ["attention", "A", "B", "B - A", "verdict", *_MEASURED], list(map(_line, rows))), format)
+            tabulated(Grid(f"{task}: A, B and B - A{unit}; seeds in brackets", head, list(map(_line, members))), "terminal")
         )
-    failing = found.failing(kinds)
-    others = [f for row in found.rows for f in row.findings if f not in failing]
-    for head, findings in ((f"Fails ({', '.join(kinds)})", failing), ("Also found", others)):
-        if findings:
-            parts.append(f"{head}:\n{lines([f'{f.kind}: {f.row}: {f.text}' for f in findings], format)}")
-    if not failing:
+    said = grouped((f.kind in kinds, f"{f.kind}: {row.label} on {row.task}: {f.text}") for row in rows for f in row.findings)
+    for fails, name in ((True, f"Fails ({', '.join(kinds)})"), (False, "Also found")):
+        parts += [f"{name}:\n{lines(said[fails], 'terminal')}"] if fails in said else []
+    if True not in said:
         parts.append(f"No regressions (checked for: {', '.join(kinds) or 'nothing, because --fail-on is empty'}).")
-    tolerances = (
-        f"tolerances: {found.tolerance:g} for a score (relative to its mean in A if the metric is not a percentage), "
-        f"{found.cost_tolerance:.0%} for a measured cost"
-    )
-    parts.append(lines([*METHOD, tolerances], format))
-    return "\n\n".join(parts)
+    allowed = f"tolerance: {tolerance:g} of a score, relative to its mean in A if the metric is not a percentage"
+    return "\n\n".join([*parts, lines([*METHOD, allowed], "terminal")])
 
 
 def _line(row: Compared) -> list[str]:
     scores = [(row.a, ""), (row.b, ""), (row.difference, "+")]
     told = ["-" if one is None else f"{one.written(*style(row.metric), sign)} ({one.count})" for one, sign in scores]
-    return [row.label, *told, row.word, *(f"{row.costs[name]:+.1%}" if name in row.costs else "-" for name in _MEASURED)]
+    return [row.label, *told, row.verdict, *(f"{row.costs[name]:+.1%}" if name in row.costs else "-" for name in _MEASURED)]

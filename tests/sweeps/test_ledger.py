@@ -166,9 +166,10 @@ def test_a_trial_that_is_asked_for_by_its_id_is_no_row(tmp_path, capsys):
 
 def test_records_are_compared_without_trials_and_other_settings_are_a_change():
     before = [trial(0, valid=0.5), *(chosen(seed) for seed in (1, 2, 3))]
-    assert difference(before, before).failing(["changed", "missing"]) == ()
+    assert [finding for row in difference(before, before) for finding in row.findings] == []
     after = [trial(0, valid=0.5), trial(1, valid=0.9), *(chosen(seed, rate=0.03) for seed in (1, 2, 3))]
-    (finding,) = difference(before, after).failing(["changed"])
+    ((finding,),) = [row.findings for row in difference(before, after)]
+    assert finding.kind == "changed"
     assert "budget.learning_rate 0.002 became 0.03" in finding.text
     with pytest.raises(ValueError, match="must hold at least one record"):
         difference([trial(0, valid=0.5)], before)
