@@ -11,7 +11,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import spent
 from attn_zoo.leaderboard.statistics import Run, estimate
 from attn_zoo.leaderboard.table import Block, Board, Row, Within
-from attn_zoo.records.shape import bounds
+from attn_zoo.records.record import bounds
 
 DISTURBED = 2.0
 """A run counts as disturbed (it was paused or shared its processor) if its training took more than this many times as long as

@@ -5,13 +5,15 @@ All commands read records with ``RunRecord.from_dict``, so they show exactly the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
 from attn_zoo.records.errors import EditedError, ForeignError, RecordError
-from attn_zoo.records.shape import LARGEST, check_shape
-from attn_zoo.records.spec import RunSpec, digest_of, writable
+from attn_zoo.records.spec import Budget, ModelSpec, RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
@@ -27,6 +29,143 @@ unless its record has the key ``DIED``."""
 DIED = "died"
 """Key in the ``environment`` of a record. It means that the run died on every try: its process ended before the run did, or the run
 raised an error that ends a process, such as SystemExit. The status of such a run is final."""
+
+
+LARGEST = 2.0**64
+"""Greatest absolute value of a number in a record."""
+_LONG = 2**63 - 1
+"""Bound of every integer in a record."""
+_SHARE = (0.0, 1.0)
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("accuracy", "f1", "f1_micro", "f1_macro"), _SHARE),
+    "perplexity": (1.0, math.inf),
+    "r2": (-math.inf, 1.0),
+    "mse": (0.0, math.inf),
+}
+"""Least and greatest possible score of each metric."""
+_AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
+"""Counts that must be at least 1, because they include the output layer of the network."""
+
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
+Whole = Annotated[int, Meta(ge=-_LONG, le=_LONG)]
+Count = Annotated[int, Meta(ge=0, le=_LONG)]
+Scalar = None | bool | str | Number | Whole
+Free = dict[str, Scalar]
+"""Mapping from any names to single values, such as numbers and strings."""
+
+
+_KINDS: Mapping[str, Any] = {"str": str, "int": Whole, "float": Number, "bool": bool, "int | None": Count | None}
+_KINDS = {**_KINDS, "float | None": Number | None, "Mapping[str, str]": dict[str, str], "Mapping[str, Any]": Free}
+"""Schema of a field by the annotation in its dataclass."""
+
+
+def _part(kind: type, **parts: Any) -> type[Struct]:
+    """Return the schema of a dataclass. Fields with a default may be missing; ``parts`` has the schemas of some fields."""
+    known = [(part.name, parts.get(part.name, _KINDS.get(str(part.type))), part) for part in fields(kind)]
+    has_default = [
+        (name, of, None) for name, of, part in known if part.default is not MISSING or part.default_factory is not MISSING
+    ]
+    needed = [(name, of) for name, of, _ in known if name not in [other for other, _, _ in has_default]]
+    return defstruct(kind.__name__, [*needed, *has_default], forbid_unknown_fields=True, kw_only=True)
+
+
+_Spec = _part(RunSpec, model=_part(ModelSpec), budget=_part(Budget), attention_version=Count)
+_Tuning = _part(Tuning)
+
+
+class _AttentionCard(Struct, kw_only=True):
+    name: str
+    title: str
+    control: bool = False
+    length_rules: dict[str, str] = {}
+    paper: str = ""
+    equation: str = ""
+    time: str = ""
+    memory: str = ""
+    origin: str = ""
+
+
+class _TaskCard(Struct, kw_only=True):
+    name: str
+    title: str
+    version: str
+    metric: str
+    length: Count | None
+    summary: str = ""
+    source: str = ""
+    licence: str = ""
+    problem: str = ""
+    criterion: str = ""
+    higher_is_better: bool = True
+    data: str | None = None
+    causal: bool | None = None
+    classes: Count | None = None
+
+
+class _Environment(Struct, kw_only=True):
+    cpu: str | None = None
+    gpu: str | None = None
+    torch: str | None = None
+    started: str | None = None
+    command: str | None = None
+    commit: str | None = None
+    backend: str | None = None
+    cuda: str | None = None
+    threads: Count = 0
+    processes: Count = 0
+    cores: Count | None = None
+    memory_bytes: Count = 0
+    dirty: bool | None = None
+    denormals_flushed: bool = False
+    resumed: list[dict[str, Scalar | Free]] = []
+    plugins: Free = {}
+    settings: Free = {}
+
+
+class _Split(Struct, forbid_unknown_fields=True):
+    digest: str
+    examples: Count
+
+
+class _Point(Struct, forbid_unknown_fields=True):
+    step: Count
+    train_seconds: Number | None = None
+    train_loss: Number | None = None
+    valid: Number | None = None
+
+
+class _Record(Struct, forbid_unknown_fields=True, kw_only=True):
+    schema: Count
+    protocol: str
+    run_id: str
+    status: str
+    reason: str | None
+    spec: _Spec  # type: ignore[valid-type]  # made by a call
+    attention_card: _AttentionCard
+    task_card: _TaskCard
+    environment: _Environment
+    data: dict[str, _Split]
+    scores: dict[str, Number]
+    chance: Number | None
+    curve: list[_Point]
+    counted: dict[str, Count]
+    measured: dict[str, Amount]
+    stopped: str | None
+    reached: dict[str, dict[str, Amount] | None]
+    flat: bool | None
+    implementation: str | None
+    warnings: list[str]
+    tuning: _Tuning | None = None  # type: ignore[valid-type]  # made by a call
+    digest: str | None = None
+
+
+class _Open(Struct):
+    """Types of the fields that cards and environments may have beside the known ones."""
+
+    attention_card: dict[str, Scalar | dict[str, str]]
+    task_card: Free
+    environment: dict[str, Scalar | Free | list[dict[str, Scalar | Free]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +272,7 @@ class RunRecord:
             EditedError: the data do not match their digest, or contradict themselves.
         """
         _check_schema(data)
-        check_shape(data)
+        _check_shape(data)
         rest = {name: value for name, value in data.items() if name != "digest"}
         if data.get("digest") != digest_of(rest):
             raise EditedError("the content of the record does not match its digest, so it was changed after it was written")
@@ -166,6 +305,53 @@ def _check_schema(data: Any) -> None:
         older = type(schema) is int and 0 < schema < SCHEMA
         advice = "Repeat the run, because this version was never released" if older else "Install the newest attn-zoo to read it"
         raise RecordError(f"the schema must be {SCHEMA}; got {schema!a:.80}. {advice}")
+
+
+def _check_shape(data: Mapping[str, Any]) -> None:
+    """Check the types of all fields and the bounds of all numbers in a record's plain data.
+
+    Raises:
+        RecordError: fields or numbers are wrong; the message names the first.
+    """
+    for schema in (_Record, _Open):
+        try:
+            convert(data, schema)
+        except ValidationError as error:
+            told = ascii(str(error))[1:-1]  # it quotes names of the data
+            raise RecordError(f"the record does not fit its schema: {told:.200}") from None
+    if words := next(_beyond_bounds(data), None):
+        raise RecordError(words)
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """Return the lowest and the highest possible score of a metric. For an unknown metric, they are infinite."""
+    return BOUNDS.get(metric, (-math.inf, math.inf))
+
+
+def _beyond_bounds(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each impossible number in a record's plain data: a score outside the bounds of its metric, or an
+    impossible count or time."""
+    metric = data["task_card"]["metric"]
+    least, most = bounds(metric)
+    for name, score in _scores(data):
+        if score is not None and not least <= score <= most:
+            yield f"{name} must be from {least:g} to {most:g}, because the metric is {metric}; got {score:g}"
+    counted = data["counted"]
+    for name in _AT_LEAST_ONE:
+        if counted.get(name, 1) < 1:
+            yield f"counted.{name} must be at least 1; got {counted[name]}"
+    for name, value in data["measured"].items():
+        if not value and name != "step_seconds_iqr":
+            yield f"measured.{name} must be above 0; got {value:g}"
+    if counted.get("attention_parameters", 0) > counted.get("parameters", math.inf):
+        yield f"counted.attention_parameters must be at most {counted['parameters']}; got {counted['attention_parameters']}"
+
+
+def _scores(data: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    yield from ((f"the score {name!r}", score) for name, score in data["scores"].items())
+    yield "the chance level", data["chance"]
+    yield from ((f"the validation score at step {point['step']}", point.get("valid")) for point in data["curve"])
+    yield "the best validation score of the study", (data.get("tuning") or {}).get("best_valid")
 
 
 def _contradictions(record: RunRecord) -> Iterator[str]:

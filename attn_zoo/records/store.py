@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import secrets
@@ -112,8 +111,7 @@ class Store:
             RecordError: the root is a damaged packed file.
         """
         if is_packed(self.root):
-            with _collector_paused():
-                return unpack(self.root), []
+            return unpack(self.root), []
         if self.root.exists() and not self.root.is_dir():
             raise NotADirectoryError(
                 f"{str(self.root)!r} must be a folder of records, but is a file. Name the folder that holds the records"
@@ -121,40 +119,28 @@ class Store:
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         packs = list(self._files(f"*{PACKED}"))
-        with _collector_paused():
-            for _, found in self._read(file_pattern(attention, task)):
-                damaged += [found] if isinstance(found, Damaged) else []
-                records += [] if isinstance(found, Damaged) else found
+        for found in self._read(file_pattern(attention, task)):
+            damaged += [found] if isinstance(found, Damaged) else []
+            records += [] if isinstance(found, Damaged) else found
         if packs != list(self._files(f"*{PACKED}")):  # another process packs or unpacks the folder, which moves records
             return self.load(task, attention)
         return sorted(records, key=_by_name), [item for item in damaged if os.path.lexists(item.path)]
 
-    def _read(self, pattern: str) -> Iterator[tuple[Path, list[RunRecord] | Damaged]]:
-        """Yield each file whose name matches a pattern with its record, and each packed file with the records whose file names
-        match. A packed record is left out if it has been read already, from its own file or from another packed file."""
+    def _read(self, pattern: str) -> Iterator[list[RunRecord] | Damaged]:
+        """Yield what each file holds: a file whose name matches a pattern, its record, and a packed file, the records whose file
+        names match. A packed record is left out if it has been read already, from its own file or from another packed file."""
         known: set[str | None] = set()
         for path in chain(self._files(pattern), self._files(f"*{PACKED}")):
             place = path.relative_to(self.root)
             try:
                 found = list(_held(path, place, pattern)) if path.name.endswith(PACKED) else [read_record(path, place.as_posix())]
             except RecordError as error:
-                yield path, Damaged(path, str(error), error.kind)
+                yield Damaged(path, str(error), error.kind)
             except OSError as error:
-                yield path, Damaged(path, f"cannot be read: {error.strerror or error}")
+                yield Damaged(path, f"cannot be read: {error.strerror or error}")
             else:
-                yield path, [record for record in found if record.source not in known]
+                yield [record for record in found if record.source not in known]
                 known |= {record.source for record in found}
-
-    def _whole(self) -> tuple[list[Path], list[RunRecord], set[Path]]:
-        """Return the packed files, all records, and the files that are left out because they are not complete records.
-
-        Raises:
-            RecordError: a packed file is damaged.
-        """
-        packs, (records, damaged) = list(self._files(f"*{PACKED}")), self.load()
-        if reason := next((item.reason for item in damaged if item.path in packs), None):
-            raise RecordError(reason)
-        return packs, records, {item.path for item in damaged}
 
     def pack(self) -> Path:
         """Write all records of the folder to one packed file, remove the files from which they were read, and return the path of
@@ -167,35 +153,18 @@ class Store:
             RecordError: the records are too many for one file, or a packed file is damaged; nothing is changed.
             OSError: the file cannot be written, or another process packs the folder; nothing is changed.
         """
-        with self._alone():
-            packs, records, damaged = self._whole()
+        with self._alone() as (packs, records, damaged):
             if not records:
                 raise FileNotFoundError(
                     f"the folder {str(self.root)!r} must hold records, but holds none. Name the folder that holds the records"
                 )
             path = self.root / NAME
             own = [self.root / str(record.source) for record in records]
-            old = [*packs, *(file for file in own if file.exists() and file not in damaged)]
-            newest = max(file.stat().st_mtime for file in old)
             pack(records, path)
-            os.utime(path, (newest, newest))  # what is older than its records stays older
-            for file in old:
+            for file in (*packs, *(file for file in own if file.exists() and file not in damaged)):
                 if file != path:
                     file.unlink()
         return path
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Return a context in which no other process packs or unpacks this folder, because that would lose what this process
-        writes."""
-        if not self.root.is_dir():
-            raise FileNotFoundError(f"the folder {str(self.root)!r} does not exist. Name the folder that holds the records")
-        with self.claim("packing") as ours:
-            if not ours:
-                raise BlockingIOError(
-                    f"{str(self.root)!r} is being packed or unpacked by another process. Try again when that process has ended"
-                )
-            yield
 
     def unpack(self) -> list[Path]:
         """Write each record in packed files to a file of its own, remove the packed files, and return the new paths. A damaged file
@@ -208,8 +177,7 @@ class Store:
                 written.
         """
         written = list[Path]()
-        with self._alone():
-            packs, records, damaged = self._whole()
+        with self._alone() as (packs, records, damaged):
             if not packs:
                 raise FileNotFoundError(
                     f"the folder {str(self.root)!r} must hold a packed file, but holds none. Name a folder that was packed with "
@@ -219,13 +187,27 @@ class Store:
                 path = self.root / str(record.source)
                 if not path.exists() or path in damaged:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    moment = min(_written(packed, record) for packed in packs)
                     write_whole(path, text_of(record).encode())
-                    os.utime(path, (moment, moment))  # what is older than the record stays older
                     written.append(path)
             for packed in packs:
                 packed.unlink()
         return written
+
+    @contextmanager
+    def _alone(self) -> Iterator[tuple[list[Path], list[RunRecord], set[Path]]]:
+        """Return a context in which no other process packs or unpacks this folder, because that would lose what this process
+        writes. It yields the packed files, all records, and the files that are not complete records."""
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"the folder {str(self.root)!r} does not exist. Name the folder that holds the records")
+        with self.claim("packing") as ours:
+            if not ours:
+                raise BlockingIOError(
+                    f"{str(self.root)!r} is being packed or unpacked by another process. Try again when that process has ended"
+                )
+            packs, (records, damaged) = list(self._files(f"*{PACKED}")), self.load()
+            if reason := next((item.reason for item in damaged if item.path in packs), None):
+                raise RecordError(reason)
+            yield packs, records, {item.path for item in damaged}
 
     def find(self, run_id: str, tuning: Tuning | None = None, since: str = "") -> RunRecord | None:
         """Return a record that makes the run ``run_id`` unnecessary, or None if the run must be done.
@@ -238,8 +220,11 @@ class Store:
             since: a time, or an empty string for none. A record of a run that started at this time or later counts as final, even
                 if the run failed.
         """
-        ours = (record for _, record in self._recorded(run_id) if _role(record.tuning) == _role(tuning))
-        return next((record for record in ours if record.is_trial or record.is_final or _is_of(record, since)), None)
+        for record in self._recorded(run_id):
+            is_new = bool(since) and str(record.environment.get("started", "")) >= since
+            if _role(record.tuning) == _role(tuning) and (record.is_trial or record.is_final or is_new):
+                return record
+        return None
 
     def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
         """Return True if ``find`` returns a record, so that the run need not be done."""
@@ -267,16 +252,16 @@ class Store:
         """
         run_id = checkpoint.name.strip(".").removesuffix(CHECKPOINT)
         with suppress(FileNotFoundError):  # of a run that ends now
-            written = [_written(path, record) for path, record in self._recorded(run_id) if record.is_final]
             since = checkpoint.stat().st_mtime
+            written = [_written(record) for record in self._recorded(run_id) if record.is_final]
             return not is_claimed(self.claim_path(run_id)) and any(moment >= since for moment in written)
         return False
 
-    def _recorded(self, run_id: str) -> Iterator[tuple[Path, RunRecord]]:
-        """Return the files and records of a run. Damaged ones are left out, so that their run is repeated."""
-        for path, found in self._read(f"*{run_id}*.json"):
+    def _recorded(self, run_id: str) -> Iterator[RunRecord]:
+        """Return the records of a run. Damaged ones are left out, so that their run is repeated."""
+        for found in self._read(f"*{run_id}*.json"):
             if not isinstance(found, Damaged):
-                yield from ((path, record) for record in found if record.run_id == run_id)
+                yield from (record for record in found if record.run_id == run_id)
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Return a context that yields True if this process claimed the run ``run_id``, and False if another process had claimed
@@ -309,37 +294,16 @@ def _held(path: Path, place: Path, pattern: str) -> Iterator[RunRecord]:
             yield replace(record, source=own.as_posix())
 
 
-def _written(path: Path, record: RunRecord) -> float:
-    """Return the time when a record was written: that of the file ``path``. For a packed file, it is the time in the name of the
-    record's own file if that is earlier."""
-    stamp = re.search(r"-(\d{8}T\d{6}Z)-", str(record.source)) if path.name.endswith(PACKED) else None
-    of_file = path.stat().st_mtime
-    return (
-        min(of_file, datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() + 1) if stamp else of_file
-    )  # the name has whole seconds
-
-
-def _is_of(record: RunRecord, since: str) -> bool:
-    """Return True if a run started at a given time or later."""
-    return bool(since) and str(record.environment.get("started", "")) >= since
+def _written(record: RunRecord) -> float:
+    """Return the time after which a record was not written, according to its file name, or 0 if the name has no time."""
+    stamp = re.search(r"-(\d{8}T\d{6}Z)-", str(record.source))
+    return datetime.strptime(stamp[1], "%Y%m%dT%H%M%S%z").timestamp() + 1 if stamp else 0.0  # the name has whole seconds
 
 
 def _by_name(record: RunRecord) -> tuple[str, str]:
     """Return the file name of a record. Records are sorted by it, so that their order does not depend on subfolders."""
     source = str(record.source)
     return source.rpartition("/")[2], source
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Return a context without garbage collection. Records are kept, so searching them for garbage would only take time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
