@@ -51,7 +51,7 @@ from attn_zoo.leaderboard.columns import COLUMNS
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
-from attn_zoo.leaderboard.literature_text import anchor_table, render_published
+from attn_zoo.leaderboard.literature import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.plot import panels_of, write
 from attn_zoo.published import published_for

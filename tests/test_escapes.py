@@ -21,7 +21,7 @@ from tiers import covering
 from attn_zoo.cli import main
 from attn_zoo.escapes import csv_cell, file_words, label, markdown, terminal
 from attn_zoo.leaderboard import leaderboard, literature, tables
-from attn_zoo.leaderboard.literature_text import render_published
+from attn_zoo.leaderboard.literature import render_published
 from attn_zoo.leaderboard.plot import draw
 from attn_zoo.records import Store
 
@@ -95,19 +95,17 @@ def check_html(text: str, foreign: str) -> None:
 
 SHOWN = ["softmax", "none"]
 CHECKS: dict[str, tuple[list[str], Callable[[str, str], None]]] = {
-    "terminal": (["leaderboard", "--wide", "--legend", "--seeds", "--at", "2", "--equal", "time=5min"], check_lines),
+    "terminal": (["leaderboard", "--wide", "--seeds", "--at", "2", "--equal", "time=5min"], check_lines),
     "overview": (["leaderboard", "--overview"], check_lines),
     "github": (["leaderboard", "--format", "github", "--seeds"], check_markdown),
     "latex": (["leaderboard", "--format", "latex"], check_latex),
     "csv": (["leaderboard", "--format", "csv"], check_csv),
     "svg": (["leaderboard", "--format", "svg"], check_svg),
     "separation": (["leaderboard", "--separation"], check_lines),
-    "separation as CSV": (["leaderboard", "--separation", "--format", "csv"], check_csv),
     "show": (["show", "RUN"], check_lines),
     "recommend": (["recommend", "--length", "16", "--all"], check_lines),
     "verify": (["records", "verify"], lambda text, foreign: check_lines(text, as_file_name(foreign))),  # it names files alone
     "diff": (["diff", "FOLDER", "FOLDER"], check_lines),
-    "diff for GitHub": (["diff", "FOLDER", "FOLDER", "--format", "github"], check_markdown),
 }
 """Words of a command, and the check of what it prints, by format."""
 DRAWN = ("clear the screen", "quotes", "mathematics", "underscore", "long", "empty")
@@ -163,7 +161,7 @@ def test_json_holds_texts_as_they_are_and_steers_nothing(everything, capsys, wor
 
 @pytest.mark.parametrize(
     ("format", "check"),
-    [("terminal", check_lines), ("github", check_markdown), ("latex", check_latex)],
+    [("terminal", check_lines), ("github", check_markdown)],
 )
 def test_a_published_source_is_escaped(monkeypatch, format, check):
     monkeypatch.setattr(literature, "published_for", lambda task, attention: (hostile_source(storable(ALL)),))

@@ -41,13 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overview", action="store_true", help=scores)
     published = "show scores beside published ones, and how the settings differ"
     parser.add_argument("--published", action="store_true", help=published)
-    separation = (
-        "print for each task whether ROW beats the best control and whether groups of configurations differ (default: the "
-        "mechanism that the card of the task names)"
-    )
-    parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
+    separation = "print for each task whether its best known mechanism beats the best control and whether groups of rows differ"
+    parser.add_argument("--separation", action="store_true", help=separation)
     parser.add_argument("--wide", action="store_true", help=WIDE)
-    parser.add_argument("--legend", action="store_true", help="explain every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
@@ -111,36 +107,27 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     return 0
 
 
+_PARTS = ("separation", "published", "overview", "seeds", "at")
+"""Options that select what is printed. Only ``--overview`` and ``--seeds`` can be combined, and ``--seeds`` and ``--at``."""
+_TOGETHER = ({"overview", "seeds"}, {"seeds", "at"})
+_WITHOUT = {"html": _PARTS[:-1], "svg": _PARTS, "csv": ("at",)}
+"""Options with which a format cannot be combined."""
+
+
 def _refuse(parsed: argparse.Namespace) -> None:
     """Check that the options can be carried out together.
 
     Raises:
         ValueError: options exclude each other, or the output has no folder.
     """
-
-    def given(*names: str) -> list[str]:
-        return [f"--{name}" for name in names if getattr(parsed, name)]
-
-    said, format = given("overview", "seeds", "published"), parsed.format
-    if parsed.separation is not None and (others := [*said, *given("attention", "plots")]):
+    given, format = [name for name in _PARTS if getattr(parsed, name)], parsed.format
+    if len(given) > 1 and not any(set(given) <= pair for pair in _TOGETHER):
+        raise ValueError(f"--{given[0]} prints a table of its own. Leave out --{given[0]} or --{given[1]}")
+    if wrong := [name for name in given if name in _WITHOUT.get(format, ())]:
+        raise ValueError(f"--format {format} cannot be combined with --{wrong[0]}. Leave out one of them")
+    if parsed.wide and format != "terminal":
         raise ValueError(
-            "--separation prints only a verdict for each task, so it cannot be combined with other parts. Leave out "
-            f"{', '.join(others)}"
-        )
-    if parsed.separation is not None and format == "html":
-        raise ValueError(f"--format must be {' or '.join(FORMATS)} with --separation; got html")
-    if format == "html" and said:
-        raise ValueError(f"--format html always shows all parts. Leave out {', '.join(said)}")
-    if format == "svg" and said:
-        raise ValueError(f"--format svg draws only test scores by task. Leave out {', '.join(said)}")
-    if (narrow := given("wide", "legend")) and format != "terminal":
-        raise ValueError(
-            f"{narrow[0]} must go with --format terminal, because --format {format} always shows everything. Leave {narrow[0]} out"
-        )
-    alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
-    if parsed.at and alone:
-        raise ValueError(
-            f"--at cannot be combined with {alone[0]}, because --at prints a table for each task. Leave out --at or {alone[0]}"
+            f"--wide must go with --format terminal, because --format {format} always shows everything. Leave --wide out"
         )
     if parsed.output:
         check_output("--output", parsed.output)
@@ -152,12 +139,10 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 
 def _page(parsed: argparse.Namespace) -> str:
-    from attn_zoo.leaderboard.page import ResultSet, html_page, records_from  # takes a tenth of a second, and tables do not need it
+    from attn_zoo.leaderboard.page import ResultSet, html_page  # takes a tenth of a second, and tables do not need it
 
     records, damaged = Store(parsed.records).load()
-    as_files = all((parsed.records / str(record.source)).exists() for record in records)  # not packed
-    records_at = records_from(parsed.output, parsed.records) if parsed.output and as_files else None
-    return html_page([ResultSet(_tables(parsed, records), records, records_at=records_at)], damaged)
+    return html_page([ResultSet(_tables(parsed, records), records)], damaged)
 
 
 def _picture(parsed: argparse.Namespace) -> str:
@@ -169,17 +154,15 @@ def _picture(parsed: argparse.Namespace) -> str:
 
 
 def _text(parsed: argparse.Namespace) -> str:
-    if parsed.separation is not None and (made := tables(loaded(parsed.records), task=parsed.task)):
-        return render_separations(
-            [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
-        )
-    if parsed.published and (made := tables(loaded(parsed.records), task=parsed.task)):
-        from attn_zoo.leaderboard.literature_text import render_published
+    if (parsed.separation or parsed.published) and (made := tables(loaded(parsed.records), task=parsed.task)):
+        if parsed.separation:
+            return render_separations([separates(table, _solved_by(table.task["name"])) for table in made], parsed.format)
+        from attn_zoo.leaderboard.literature import render_published
 
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])
-    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "wide", "legend")
+    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "wide")
     colours = colours_here() if parsed.output is None else None
     return leaderboard(
         parsed.records, equal=budgets(parsed.equal), colours=colours, **{name: getattr(parsed, name) for name in names}

@@ -104,6 +104,27 @@ def _share(table: Table) -> str:
     return unit(table, "%")
 
 
+def _gap(name: str, heading: str, note: str, leaves: int = 0, least_first: bool = False) -> Column:
+    """Return the column of a difference of scores."""
+    text = lambda row, table: estimated(getattr(row, name), table, "+")  # noqa: E731
+    return Column(name, heading, text, note=note, views=("scores",), leaves=leaves, least_first=least_first)
+
+
+def _cost(
+    name: str,
+    heading: str,
+    form: Callable[[float], str],
+    note: str,
+    leaves: int = 0,
+    *,
+    least_first: bool = True,
+    measured: bool = False,
+) -> Column:
+    """Return the column of a cost."""
+    text = lambda row, table: optional(getattr(row, name), form)  # noqa: E731
+    return Column(name, heading, text, note=note, views=("costs",), leaves=leaves, least_first=least_first, measured=measured)
+
+
 _POINTS = "in percentage points if the metric is a percentage"
 _DATA = {
     "label": "mechanism and setting, unique in the table",
@@ -183,18 +204,12 @@ COLUMNS: dict[str, Column] = {
         Column(
             "over_chance",
             "over chance",
-            lambda row, table: "-" if row.over_chance is None else figure(row.over_chance.mean, table, "+"),
+            lambda row, table: optional(row.over_chance, lambda value: figure(value.mean, table, "+")),
             note=f"test score minus the score of always giving the same answer, {_POINTS}",
             views=("scores",),
             leaves=4,
         ),
-        Column(
-            "margin",
-            "over control",
-            lambda row, table: estimated(row.margin, table, "+"),
-            note=f"test score minus that of the best control, {_POINTS}",
-            views=("scores",),
-        ),
+        _gap("margin", "over control", f"test score minus that of the best control, {_POINTS}"),
         Column(
             "learned",
             "learned",
@@ -215,14 +230,8 @@ COLUMNS: dict[str, Column] = {
             views=("scores",),
             shown=lambda table: any(row.steps_to_90 for row in table.rows),
         ),
-        Column(
-            "train_gap",
-            "train - test",
-            lambda row, table: estimated(row.train_gap, table, "+"),
-            note=f"training score minus test score, with the same weights, {_POINTS}",
-            least_first=True,
-            views=("scores",),
-            leaves=3,
+        _gap(
+            "train_gap", "train - test", f"training score minus test score, with the same weights, {_POINTS}", 3, least_first=True
         ),
         Column(
             "seeds",
@@ -242,22 +251,9 @@ COLUMNS: dict[str, Column] = {
             leaves=1,
             shown=lambda table: any(row.tuning for row in table.rows),
         ),
-        Column(
-            "parameters",
-            "parameters",
-            lambda row, table: optional(row.parameters, short),
-            note="parameters of the whole network",
-            least_first=True,
-            views=("costs",),
-            leaves=3,
-        ),
-        Column(
-            "flops_per_example",
-            "FLOPs/example",
-            lambda row, table: optional(row.flops_per_example, short),
-            note="FLOPs of one forward pass over one example, counting matrix products only",
-            least_first=True,
-            views=("costs",),
+        _cost("parameters", "parameters", short, "parameters of the whole network", 3),
+        _cost(
+            "flops_per_example", "FLOPs/example", short, "FLOPs of one forward pass over one example, counting matrix products only"
         ),
         Column(
             "block",
@@ -279,24 +275,16 @@ COLUMNS: dict[str, Column] = {
             views=("costs",),
             measured=True,
         ),
-        Column(
+        _cost(
             "examples_per_second",
             "examples/s",
-            lambda row, table: optional(row.examples_per_second, "{:,.0f}".format),
-            note="measured examples per second in training, median over seeds",
-            views=("costs",),
-            leaves=2,
+            "{:,.0f}".format,
+            "measured examples per second in training, median over seeds",
+            2,
+            least_first=False,
             measured=True,
         ),
-        Column(
-            "peak_bytes",
-            "peak memory",
-            lambda row, table: optional(row.peak_bytes, mebibytes),
-            note="measured peak memory of a training step, median over seeds",
-            least_first=True,
-            views=("costs",),
-            measured=True,
-        ),
+        _cost("peak_bytes", "peak memory", mebibytes, "measured peak memory of a training step, median over seeds", measured=True),
         Column(
             "fronts",
             "front",

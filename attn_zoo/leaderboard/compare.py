@@ -23,7 +23,7 @@ from attn_zoo.checks import check_text
 from attn_zoo.leaderboard.metrics import SHARES, SHARES_OF_EXAMPLES
 from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict, best_on_validation
-from attn_zoo.records.shape import bounds
+from attn_zoo.records.record import bounds
 
 BASELINE = "softmax"
 SEEDS_NEEDED = 3  # fewer seeds do not show the spread
@@ -35,13 +35,6 @@ _ROUNDING = 1e-6
 _LIKE_CONTROL = 0.02
 """Largest difference from the best control's validation score at which a row with a flat training loss counts as not trained. For
 metrics that are not percentages, it is a share of the control's score."""
-METHOD = (
-    "the best row is the one with the best mean among those that are better than the best control after the correction; if rows "
-    "reached the criterion with all seeds, it is the one that took the fewest steps. Two rows differ by Welch's t test over seeds: "
-    "on their scores or, if both reached the criterion with all seeds, on the logarithm of the steps to 90 %. Holm's correction "
-    "covers all comparisons of a task: with the best row, with softmax and with the best control. A difference below one point "
-    "(1 % if the metric is not a percentage) does not count"
-)
 ORDERS = ("score", *(cost.lower() for cost in COSTS))
 """Orders in which rows can be shown."""
 

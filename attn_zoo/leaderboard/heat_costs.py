@@ -20,32 +20,26 @@ class CostColumn:
 
     cost: str
     """``FLOPs``, ``time`` or ``memory``."""
-    length: int | None
-    """Number of tokens at which the cost was counted; None if it was measured in the runs on the tasks."""
+    head: str
+    """Heading of the column: the cost and, if it was counted at one length, the length in tokens."""
     said: str
     """Description of the quantity and of the sizes at which it was counted or measured."""
     values: Mapping[str, float]
     """Cost by mechanism, as far as it is known, as a multiple of softmax's cost."""
 
-    @property
-    def head(self) -> str:
-        """Heading of the column: the cost and, if it was counted at one length, the length in tokens."""
-        return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
-
     def written(self, attention: str) -> str:
         """Return the cost of a mechanism as text. If it is not known, the text is empty."""
-        value = self.values.get(attention)
-        return "" if value is None else _times(value)
+        ratio = self.values.get(attention)
+        if not ratio:
+            return "" if ratio is None else "0"
+        return f"{ratio:.3f}×" if ratio < 0.01 else f"{ratio:.2g}×" if ratio < 10 else f"{ratio:,.0f}×"
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """Return a list with one column from the records: each mechanism's FLOPs as a multiple of softmax's.
+    """Return a list with one column from the records: FLOPs of each mechanism alone at 4,096 tokens, as a multiple of softmax's.
 
-    The FLOPs are those of the mechanism alone at 4,096 tokens. If a mechanism was run in both directions, they are those of its
-    bidirectional form. If they differ between tasks, the largest multiple is shown.
-
-    If no record has these FLOPs, the column has the FLOPs of the whole network on one task: the task with the most rows whose FLOPs
-    are known or, among equals, the longest. If the FLOPs of softmax are unknown, the list is empty.
+    If a mechanism was run in both directions, the FLOPs are those of its bidirectional form. If they differ between tasks, the
+    largest multiple is shown. If the FLOPs of softmax are unknown, the list is empty.
     """
     alone: dict[str, dict[bool, set[float]]] = defaultdict(lambda: defaultdict(set))
     for table in tables:
@@ -55,26 +49,15 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
             count = row.mechanism_flops_4096
             if whole and (count or (count == 0 and row.control)):  # 0 means unknown, except for controls
                 alone[name][bool(table.task.get("causal"))].add(count / whole)
-    if alone:
-        widths = sorted({table.model["dim"] // table.model["heads"] for table in tables})
-        heads = " or ".join(map(str, widths))
-        said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
-        if any(len(of) > 1 and of[False] != of[True] for of in alone.values()):
-            said += "; for mechanisms run in both directions, of the bidirectional form"
-        shown = {name: of.get(False) or of[True] for name, of in alone.items()}
-        if any(len(shares) > 1 for shares in shown.values()):
-            said += "; if tasks differ, the largest"
-        return [CostColumn("FLOPs", LENGTH, said, {name: max(shares) for name, shares in shown.items()})]
-    known = [table for table in tables if table.softmax_flops and table.task["length"]]
-    if not known:
+    if not alone:
         return []
-    table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
-    assert table.softmax_flops, "known tables have the FLOPs of softmax"
-    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
-    cells = {name: count / table.softmax_flops for name, count in flops.items() if count is not None}
-    length = int(table.task["length"])
-    said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), relative to softmax"
-    return [CostColumn("FLOPs", length, said, cells)]
+    heads = " or ".join(map(str, sorted({table.model["dim"] // table.model["heads"] for table in tables})))
+    said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
+    if any(len(of) > 1 and of[False] != of[True] for of in alone.values()):
+        said += "; for mechanisms run in both directions, of the bidirectional form"
+    shown = {name: of.get(False) or of[True] for name, of in alone.items()}
+    said += "; if tasks differ, the largest" if any(len(shares) > 1 for shares in shown.values()) else ""
+    return [CostColumn("FLOPs", f"FLOPs at {LENGTH:,}", said, {name: max(shares) for name, shares in shown.items()})]
 
 
 def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
@@ -88,27 +71,18 @@ def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
     for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
         ratios: dict[str, list[float]] = defaultdict(list)
         for table in tables:
-            if cost == "time" and table.budget.get("seconds"):  # which every row spends
-                continue
-            rows = shown_rows(table)
+            rows = {} if cost == "time" and table.budget.get("seconds") else shown_rows(table)  # every row spends the time
             softmax = rows.get("softmax")
-            whole = cost_of(softmax, cost) if softmax else None
             for name, row in rows.items():
-                mine = cost_of(row, cost)
+                mine, whole = cost_of(row, cost), cost_of(softmax, cost) if softmax else None
                 if softmax and whole and mine and comparable(row, softmax, cost):
                     ratios[name].append(mine / whole)
         if ratios:
             counts = sorted({len(found) for found in ratios.values()})
             tasks = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             said = f"{cost.capitalize()}: {words} relative to softmax, geometric mean over {tasks} of the tasks here"
-            made.append(CostColumn(cost, None, said, {name: geometric_mean(found) for name, found in ratios.items()}))
+            made.append(CostColumn(cost, cost, said, {name: geometric_mean(found) for name, found in ratios.items()}))
     return made
-
-
-def _times(ratio: float) -> str:
-    if ratio == 0:
-        return "0"
-    return f"{ratio:.3f}×" if ratio < 0.01 else f"{ratio:.2g}×" if ratio < 10 else f"{ratio:,.0f}×"
 
 
 def byte_count(count: int) -> str:

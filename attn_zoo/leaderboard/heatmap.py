@@ -17,8 +17,7 @@ from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.heat_costs import CostColumn
 from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit, verdict_sentence
-from attn_zoo.leaderboard.notes import seed_count
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.statistics import Estimate, seed_count
 from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows
 
 # Colour-blind readers can tell these colours from white and black.

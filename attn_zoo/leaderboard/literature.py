@@ -1,49 +1,67 @@
-"""Comparison of recorded and published scores of the same mechanisms on the same task: how far published scores differ among
-themselves, and how their settings differ from ours."""
+"""Recorded scores beside published scores of the same mechanisms on the same task, and the settings in which they differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from attn_zoo.checks import check_text
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.published import Difference, Facts, Figure, Source, protocol_difference, published_for
+from attn_zoo.leaderboard.text import Grid, tabulated
+from attn_zoo.published import SCORE, Anchor, Figure, Source, anchors, figures, published_for
+from attn_zoo.terminal import FORMATS
+
+_COMPARED = {
+    "direction": "direction",
+    "data": "data",
+    "length": "length",
+    "depth": "depth",
+    "dim": "width",
+    "heads": "heads",
+    "ffn": "feed-forward width",
+    "steps": "steps",
+    "batch_size": "batch",
+    "optimiser": "optimiser",
+    "learning_rate": "learning rate",
+    "schedule": "schedule",
+    "warmup_steps": "warm-up steps",
+    "weight_decay": "weight decay",
+    "dropout": "dropout",
+    "chosen_on": "weights chosen on",
+}
+"""Printed names of the compared fields of ``Protocol``, in the order in which differences are listed."""
 
 
 @dataclass(frozen=True, slots=True)
-class LiteratureRow:
-    """Recorded row together with the published scores of its mechanism on the same task."""
+class Difference:
+    """Setting in which a published experiment differs from ours."""
 
-    label: str
-    ours: Estimate | None
-    figures: Mapping[str, tuple[Figure, ...]]
-    """Published scores by title of the source. A source that varies an option has several."""
-    difference: Mapping[str, tuple[Difference, ...]]
-    """For each source (by title), the settings in which it differs from this row but not from every row."""
-
-    @property
-    def spread(self) -> float | None:
-        """Difference between the highest and the lowest published score in points, or None if there are fewer than two sources."""
-        values = [figure.value for found in self.figures.values() for figure in found]
-        return max(values) - min(values) if len(self.figures) > 1 else None
+    setting: str
+    there: str | None
+    """Published value; None if the source does not state it."""
+    here: str
 
 
 @dataclass(frozen=True, slots=True)
 class Literature:
     """Recorded table together with the published scores for its task."""
 
-    task: Mapping[str, Any]
-    sources: tuple[Source, ...]
-    rows: tuple[LiteratureRow, ...]
-    """Rows with a published score."""
-    difference: Mapping[str, tuple[Difference, ...]]
-    """Settings in which each source differs from all rows, by title of the source."""
-    flaws: Mapping[str, tuple[str, ...]]
-    """Known flaws of the published scores on this task, by title of the source; first those of this task alone."""
+    table: Table
+    rows: Mapping[str, Row]
+    """Rows with a published score, by label."""
+    figures: Mapping[str, Mapping[Source, Sequence[Figure]]]
+    """Published scores by label of the row and source. A source that varies an option has several."""
+    differences: Mapping[str, Mapping[Source, Sequence[Difference]]]
+    """Settings in which each source differs, by label of the row and source."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Sources of the published scores."""
+        return tuple(dict.fromkeys(source for of_row in self.figures.values() for source in of_row))
 
 
 def literature(table: Table, attention: str | None = None) -> Literature | None:
@@ -52,74 +70,203 @@ def literature(table: Table, attention: str | None = None) -> Literature | None:
     Args:
         attention: mechanism whose rows are compared; None for all rows.
     """
-    rows = [row for row in table.rows if attention in (None, row.attention)]
-    known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
-    if not known:
-        return None
-    told = {row.label: _differences(row, found, table) for row, found in known}
-    every = [figure for _, found in known for figure in found]
-    sources = tuple(dict.fromkeys(figure.source for figure in every))
-    common = {source.title: _common([by[source.title] for by in told.values() if source.title in by]) for source in sources}
-    compared = tuple(
-        LiteratureRow(
-            label=row.label,
-            ours=row.test,
-            figures=_by_source(found),
-            difference={
-                title: tuple(each for each in differences if each not in common[title])
-                for title, differences in told[row.label].items()
-            },
-        )
-        for row, found in known
-    )
-    flaws = {
-        source.title: tuple(dict.fromkeys(flaw for f in every if f.source is source for flaw in (*f.protocol.flaws, *source.flaws)))
-        for source in sources
-    }
-    return Literature(table.task, sources, compared, common, flaws)
+    found, differences = {}, {}
+    rows = {row.label: row for row in table.rows if attention in (None, row.attention)}
+    for label, row in rows.items():
+        if known := published_for(table.task["name"], row.attention):
+            ours, found[label] = facts(table, row), grouped((figure.source, figure) for figure in known)
+            differences[label] = {
+                source: tuple(dict.fromkeys(each for figure in members for each in protocol_difference(figure, ours)))
+                for source, members in found[label].items()
+            }
+    return Literature(table, {label: rows[label] for label in found}, found, differences) if found else None
 
 
-def facts(table: Table, row: Row) -> Facts:
-    """Return the settings of a recorded row, for the comparison with those of published scores."""
-    model, budget, tuned = table.model, table.budget, row.tuned
+def facts(table: Table, row: Row) -> dict[str, Any]:
+    """Return the settings of a recorded row by the names of the fields of ``Protocol``, with ``metric``, ``seeds`` and ``options``
+    of the mechanism."""
+    model, budget = table.model, {**table.budget, **{key.removeprefix("budget."): value for key, value in row.tuned.items()}}
     ends = [run["curve"][-1]["step"] for run in row.runs if run["seed"] in row.by_seed and run["curve"]]
     open_ended = budget.get("seconds") or budget.get("until") == "criterion"  # then the budget has the largest number of steps
-    return Facts(
-        metric=table.task["metric"],
-        seeds=len(row.seeds),
-        data=table.data_title,
-        causal=bool(table.task.get("causal")),
-        length=table.task["length"],
-        depth=model["depth"],
-        dim=model["dim"],
-        heads=row.heads or model["heads"],
-        ffn=round(model["dim"] * model["mlp_ratio"]),
-        steps=round(median(ends)) if open_ended and ends else budget["steps"],
-        batch_size=budget["batch_size"],
-        learning_rate=tuned.get("budget.learning_rate", budget["learning_rate"]),
-        warmup_steps=tuned.get("budget.warmup_steps", budget["warmup_steps"]),
-        weight_decay=tuned.get("budget.weight_decay", budget["weight_decay"]),
-        dropout=model["dropout"],
-        options=row.options,
-        optimiser="AdamW",  # as every protocol so far
-        schedule=budget.get("schedule", "cosine"),
-        chosen_on="a validation split",
-    )
-
-
-def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[Difference, ...]]:
-    """Return the differences between the row's settings and those of each source, by title of the source."""
-    ours = facts(table, row)
     return {
-        title: tuple(dict.fromkeys(each for figure in of_source for each in protocol_difference(figure, ours)))
-        for title, of_source in _by_source(found).items()
+        "metric": table.task["metric"],
+        "seeds": len(row.seeds),
+        "data": table.data_title,
+        "direction": "causal" if table.task.get("causal") else "bidirectional",
+        "length": table.task["length"],
+        "depth": model["depth"],
+        "dim": model["dim"],
+        "heads": row.heads or model["heads"],
+        "ffn": round(model["dim"] * model["mlp_ratio"]),
+        "steps": round(median(ends)) if open_ended and ends else budget["steps"],
+        **{name: budget[name] for name in ("batch_size", "learning_rate", "warmup_steps", "weight_decay")},
+        "dropout": model["dropout"],
+        "options": row.options,
+        "optimiser": "AdamW",  # as every protocol so far
+        "schedule": budget.get("schedule", "cosine"),
+        "chosen_on": "a validation split",
     }
 
 
-def _common(told: Sequence[tuple[Difference, ...]]) -> tuple[Difference, ...]:
-    return tuple(each for each in told[0] if all(each in other for other in told))
+def protocol_difference(figure: Figure, ours: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Return the settings in which a published score differs from ours, and after them those that the source does not state.
+
+    Args:
+        ours: settings of a recorded row, as ``facts`` returns them. Missing settings are not compared.
+    """
+    options = ours.get("options", {})
+    known: list[tuple[str, Any, Any]] = [("metric", figure.metric, ours["metric"])]
+    known += [(title, getattr(figure.protocol, name), ours.get(name)) for name, title in _COMPARED.items()]
+    known += [(option, there, options.get(option)) for option, there in figure.options.items()]
+    known.append(("seeds", figure.source.seeds, ours["seeds"]))
+    if set(options) - {"dropout"} and not figure.options:
+        known.append(("options of the attention", None, "known"))
+    found = [
+        Difference(setting, None if there is None else _formatted(there), _formatted(here))
+        for setting, there, here in known
+        if here is not None and there != here
+    ]
+    return tuple(sorted(found, key=lambda difference: difference.there is None))
 
 
-def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
-    by_title = grouped((figure.source.title, figure) for figure in found)
-    return {title: tuple(figures) for title, figures in by_title.items()}
+def phrases(differences: Iterable[Difference]) -> tuple[str, ...]:
+    """Return differences as phrases, such as ``length 2,000 there, 256 here``. The last phrase lists the settings that the source
+    does not state."""
+    differences = list(differences)
+    told = [f"{each.setting} {each.there} there, {each.here} here" for each in differences if each.there is not None]
+    unknown = [each.setting for each in differences if each.there is None]
+    return (*told, *([f"not given there: {', '.join(unknown)}"] if unknown else []))
+
+
+def _formatted(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def printed(found: Sequence[Figure]) -> str:
+    """Return a published score as its source prints it. If there are several scores, return their range."""
+    low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
+    return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
+
+
+def difference_lines(compared: Literature, label: str) -> list[str]:
+    """Return one line per source, with its published scores for a row and how its settings differ from ours."""
+    return [
+        f"{source.title}: {printed(found)} ({source.cite}); {'; '.join(phrases(compared.differences[label][source]))}"
+        for source, found in compared.figures[label].items()
+    ]
+
+
+def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
+    """Return recorded scores beside the published scores of each source, as text.
+
+    For each task, a second table shows the settings in which the sources differ from ours. A last table has the sources with their
+    known flaws.
+
+    Args:
+        format: one of ``terminal.FORMATS``.
+        attention: mechanism whose rows are shown; None for all.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    check_text("format with --published", format, FORMATS)
+    found = [compared for table in tables if (compared := literature(table, attention))]
+    if not found:
+        there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
+        return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."
+    grids = [*(grid for compared in found for grid in _of_task(compared)), _sources(found)]
+    return "\n\n".join(tabulated(grid, format) for grid in grids)
+
+
+def _of_task(compared: Literature) -> Iterator[Grid]:
+    """Yield the scores of one task, and the settings that differ."""
+    task, sources = compared.table.task, compared.sources
+    body = []
+    for label, row in compared.rows.items():
+        own, values = compared.figures[label], [f.value for found in compared.figures[label].values() for f in found]
+        ours = (
+            "-"
+            if row.test is None
+            else f"{row.test.written(*style(task['metric']))} ({row.test.count} seed{'s' * (row.test.count > 1)})"
+        )
+        theirs = [printed(own[source]) if source in own else "-" for source in sources]
+        body.append([label, ours, *theirs, f"{max(values) - min(values):.1f}" if len(own) > 1 else "-"])
+    head = ["attention", f"ours, {task['metric']} (%)", *(f"{s.title} {s.year}" for s in sources), "spread of sources"]
+    yield Grid(f"{task['title']}: ours beside the literature (accuracy in %, as printed)", head, body)
+    if settings := _settings(compared):
+        yield Grid(f"{task['title']}: settings", ["setting", "ours", *(source.title for source in sources)], settings)
+
+
+def _settings(compared: Literature) -> list[list[str]]:
+    """Return a line for each setting in which a source differs: first the differences from all rows, then those from one row."""
+    of_all = {
+        source: set.intersection(*(set(own[source]) for own in compared.differences.values() if source in own))
+        for source in compared.sources
+    }
+    cells: dict[tuple[str, str], dict[Source, list[str]]] = {}
+    for shared in (True, False):
+        for label, by_source in compared.differences.items():
+            for source, each in ((source, each) for source, found in by_source.items() for each in found):
+                if (each in of_all[source]) == shared:
+                    name = each.setting if shared or len(compared.rows) == 1 else f"{each.setting} of {label}"
+                    told = cells.setdefault((name, each.here), {}).setdefault(source, [])
+                    told += [there] if (there := each.there or "not given") not in told else []
+    return [
+        [*setting, *(" and ".join(found.get(source, ["same"])) for source in compared.sources)] for setting, found in cells.items()
+    ]
+
+
+def _sources(found: Sequence[Literature]) -> Grid:
+    """Return a table of the sources of all tasks, with their known flaws and notes."""
+    body = []
+    for source in dict.fromkeys(source for compared in found for source in compared.sources):
+        mine = [compared for compared in found if source in compared.sources]
+        flaws: dict[str, list[str]] = {}
+        for compared in mine:
+            members = [figure for own in compared.figures.values() for figure in own.get(source, ())]
+            for flaw in dict.fromkeys([*(f for m in members for f in m.protocol.flaws), *(n for m in members for n in m.notes)]):
+                flaws.setdefault(flaw, []).append(compared.table.task["title"])
+        told = [flaw if len(tasks) == len(mine) else f"{', '.join(tasks)}: {flaw}" for flaw, tasks in flaws.items()]
+        seeds = "not stated" if source.seeds is None else str(source.seeds)
+        body.append([source.title, source.cite, source.hardware, seeds, "; ".join([*source.flaws, *told])])
+    return Grid("Sources", ["source", "publication", "hardware", "seeds", "known flaws and notes"], body)
+
+
+def anchor_beside(attention: str, task: Mapping[str, Any]) -> Anchor | None:
+    """Return the anchor of a mechanism: a published score on another task, shown beside the mechanism's score on ``task``. Return
+    None if it has no anchor, or if the published score is on ``task`` itself.
+
+    Args:
+        task: recorded card of the task.
+    """
+    found = anchors().get((attention, bool(task.get("causal"))))
+    return None if found and found.figure and found.figure.task == task["name"] else found
+
+
+def anchor_line(found: Anchor) -> str:
+    """Return a line about an anchor: the published score, its task and source, and how the published experiment differs from
+    ours."""
+    score, task, source = _anchored(found)
+    return f"anchor: {score} on {task} ({source}); {found.differs}" if found.figure else f"anchor: {score}; {found.differs}"
+
+
+def anchor_table(format: str) -> str:
+    """Return a table of all anchors (published scores that ours are compared with) as text. It has one row per mechanism and
+    direction (causal or bidirectional)."""
+    head = ["attention", "direction", "published score", "task", "source", "how it differs"]
+    body = [
+        [name, "causal" if causal else "bidirectional", *_anchored(found), found.differs]
+        for (name, causal), found in anchors().items()
+    ]
+    return tabulated(Grid("Published scores beside the main rows", head, body), format)
+
+
+def _anchored(found: Anchor) -> tuple[str, str, str]:
+    """Return the published score of an anchor with its unit, its task, and its source, as text."""
+    figure = found.figure
+    if figure is None:
+        return "none found", "-", "-"
+    cite = figure.source.cite
+    return f"{figure.printed} {figure.unit}", found.task, cite if cite.endswith(figure.where) else f"{cite}, {figure.where}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Comparison, Row, Table, Verdict
-from attn_zoo.records.shape import BOUNDS
+from attn_zoo.records.record import BOUNDS
 from attn_zoo.terminal import short
 
+T = TypeVar("T")
 SHARES_OF_EXAMPLES = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
 """Metrics between 0 and 1 that come from counts of examples."""
 SHARES = (*SHARES_OF_EXAMPLES, "r2")
@@ -84,8 +85,8 @@ def seconds(value: float, spread: float | None = None) -> str:
     return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
 
 
-def optional(value: float | None, form: Callable[[float], str]) -> str:
-    """Return a number as text formatted with ``form``, or ``-`` if the number is None."""
+def optional(value: T | None, form: Callable[[T], str]) -> str:
+    """Return a value as text formatted with ``form``, or ``-`` if it is None."""
     return "-" if value is None else form(value)
 
 

@@ -18,7 +18,7 @@ from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, r
 from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
 from attn_zoo.leaderboard.table import STEADY, Block, CurvePoint, Failure, Row, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
-from attn_zoo.records.shape import bounds
+from attn_zoo.records.record import bounds
 
 _BACKWARD = 2
 """FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product needs two

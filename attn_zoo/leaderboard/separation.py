@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
+from attn_zoo.checks import check_text
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, apart, compare, difference, fit_to_compare, resolution, standing
-from attn_zoo.leaderboard.data import csv_text, plain
-from attn_zoo.leaderboard.heatmap import titles as titles_of
+from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import estimated, unit
-from attn_zoo.leaderboard.notes import COLUMNS_PAGE
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.leaderboard.text import Grid, lines, tabulated
+from attn_zoo.leaderboard.text import COLUMNS_PAGE, Grid, lines, tabulated
+from attn_zoo.terminal import FORMATS
 
 LEAD_NEEDED = 0.3
 """Gain over the best control that softmax needs for a task to separate mechanisms: 30 points for percentage metrics, else 0.3
@@ -33,67 +31,47 @@ class Separation:
     every other row."""
 
     table: Table
-    rows: tuple[str, ...]
-    """Labels of the compared rows."""
+    rows: tuple[Row, ...]
+    """Rows that were compared."""
     left_out: tuple[str, ...]
     """Labels of rows that were not compared, because a seed failed or there are too few seeds."""
-    seeds: int
-    """Smallest number of seeds of a compared row."""
     pairs: int
     differing: int
     """Number of pairs that differ significantly."""
     groups: tuple[tuple[str, ...], ...]
     """Groups of rows, the best group first. All rows of a group are significantly better than all rows of the next; rows that fit
     no group are left out."""
-    baseline: str
-    control: str | None
-    """Label of the best control."""
     margin: Estimate | None
-    """Score of the row ``baseline`` (softmax unless another was asked for) minus that of the best control."""
-    separates: bool
-    reasons: tuple[str, ...]
-    """Reasons why the task does not separate mechanisms, or the evidence that it does."""
+    """Score of softmax, or of the mechanism in its place, minus that of the best control."""
+    against: tuple[str, ...]
+    """Reasons why the task does not separate mechanisms; empty if it does."""
 
 
-def separates(table: Table, row: str = "softmax") -> Separation:
+def separates(table: Table, mechanism: str = "softmax") -> Separation:
     """Return the verdict on whether a task separates mechanisms.
 
-    Two conditions must hold. First, the 95 % interval of the score of ``row`` minus that of the best control lies above
+    Two conditions must hold. First, the 95 % interval of the score of ``mechanism`` minus that of the best control lies above
     ``LEAD_NEEDED``. Second, at least ``GROUPS_NEEDED`` groups of rows differ significantly.
 
     Args:
-        row: label or mechanism of the row that must beat the best control. If a mechanism has several rows, its best row is taken.
+        mechanism: mechanism that must beat the best control. If it has several rows, its best row is taken.
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    in_order = sorted(kept, key=lambda r: standing(r, table.sign))
     differing = apart(compare(list(combinations(kept, 2)), measured))
-    groups = groups_apart([r.label for r in in_order], differing)
-    baseline = next((r for r in table.rows if row in (r.label, r.attention)), None)
-    controls = [r for r in kept if r.control and r is not baseline]
-    lead, against = _lead(row, baseline if baseline in kept else None, controls, table, measured)
-    against = against if baseline else [f"there is no row of {row}"]
+    groups = groups_apart([row.label for row in sorted(kept, key=lambda row: standing(row, table.sign))], differing)
+    baseline = next((row for row in table.rows if row.attention == mechanism), None)
+    controls = [row for row in kept if row.control and row is not baseline]
+    margin, against = None, [f"there is no row of {mechanism}"]
+    if baseline and (baseline not in kept or not controls):
+        against = [f"{mechanism} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
+    elif baseline:
+        margin, against = _margin(baseline, controls[0], measured), _too_close(baseline, controls, table.sign, measured)
     if len(groups) < GROUPS_NEEDED:
-        against.append(
-            f"only {len(groups)} group{' differs' if len(groups) == 1 else 's differ'} significantly, and {GROUPS_NEEDED} are "
-            "needed"
-        )
-    led = f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}" if lead else ""
-    evidence = (led, f"{len(groups)} groups differ significantly")
-    return Separation(
-        table=table,
-        rows=tuple(r.label for r in kept),
-        left_out=tuple(left_out),
-        seeds=min((len(r.seeds) for r in kept), default=0),
-        pairs=len(kept) * (len(kept) - 1) // 2,
-        differing=len(differing),
-        groups=groups,
-        baseline=baseline.label if baseline else row,
-        control=controls[0].label if controls else None,
-        margin=lead,
-        separates=not against,
-        reasons=tuple(against or evidence),
-    )
+        differs = "group differs" if len(groups) == 1 else "groups differ"
+        against.append(f"only {len(groups)} {differs} significantly, and {GROUPS_NEEDED} are needed")
+    pairs = len(kept) * (len(kept) - 1) // 2
+    return Separation(table, tuple(kept), tuple(left_out), pairs, len(differing), groups, margin, tuple(against))
 
 
 def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
@@ -118,34 +96,27 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
     groups = [[label] for label in chain]
     for label in labels:
         for at, group in enumerate(groups if label not in chain else []):
-            before = groups[at - 1] if at else []
-            after = groups[at + 1] if at + 1 < len(groups) else []
+            before, after = groups[at - 1] if at else [], groups[at + 1] if at + 1 < len(groups) else []
             if all((one, label) in better for one in before) and all((label, one) in better for one in after):
                 group.append(label)
                 break
     return tuple(tuple(group) for group in groups)
 
 
-def _lead(
-    name: str, baseline: Row | None, controls: Sequence[Row], table: Table, measured: Resolution
-) -> tuple[Estimate | None, list[str]]:
-    """Return the gain of the baseline over the best control, and any reasons why it is not enough: the gain is too small, or a
-    control is significantly better."""
-    if baseline is None or not controls:
-        return None, [f"{name} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
+def _too_close(baseline: Row, controls: Sequence[Row], sign: int, measured: Resolution) -> list[str]:
+    """Return why the gain over the best control is too small, and which controls are significantly better than the baseline."""
     against = []
     for control in controls:
         margin = _margin(baseline, control, measured)
-        least, most = sorted((table.sign * margin.low, table.sign * margin.high))
+        least, most = sorted((sign * margin.low, sign * margin.high))
         needed = LEAD_NEEDED * (1.0 if measured.share or not control.test else abs(control.test.mean))
         said = f"{baseline.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
             against.append(f"the control {control.label} is significantly better: {said}")
         elif control is controls[0] and least < needed:
-            side = "above" if table.sign > 0 else "below"
-            goal = Estimate(table.sign * needed, None, 0).in_points(measured.share)
-            against.append(f"{said}, but the whole interval must lie {side} {goal}")
-    return _margin(baseline, controls[0], measured), against
+            goal = Estimate(sign * needed, None, 0).in_points(measured.share)
+            against.append(f"{said}, but the whole interval must lie {'above' if sign > 0 else 'below'} {goal}")
+    return against
 
 
 def _margin(baseline: Row, control: Row, measured: Resolution) -> Estimate:
@@ -155,48 +126,35 @@ def _margin(baseline: Row, control: Row, measured: Resolution) -> Estimate:
 
 
 def render_separations(found: Sequence[Separation], format: str) -> str:
-    """Return text in one of ``FORMATS`` that states which tasks separate mechanisms.
+    """Return a table that states which tasks separate mechanisms, with one line per task. Notes below the table state the reasons,
+    and how many pairs of rows differ significantly over all tasks.
 
-    The table has one line per task. Notes below the table state the reasons, and how many pairs of rows differ significantly over
-    all tasks.
+    Args:
+        format: one of ``terminal.FORMATS``.
     """
-    if format == "json":
-        return json.dumps([_data(one) for one in found], indent=1)
-    if format == "csv":
-        return csv_text(list(_data(found[0])), map(_data, found))
-    titles = titles_of([one.table for one in found])
+    check_text("format with --separation", format, FORMATS)
+    named = list(zip(titles([one.table for one in found]), found, strict=True))
     head = ["task", "rows", "seeds", "pairs that differ", "groups", "over control", "separates"]
-    body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
-    table = tabulated(Grid("Separation", head, body), format)
-    return f"{table}\n\n{lines(_notes(titles, found), format)}"
-
-
-def _cells(title: str, one: Separation) -> list[str]:
-    share = f"{100 * one.differing / one.pairs:.0f} %" if one.pairs else "-"
-    margin = estimated(one.margin, one.table, "+") + (unit(one.table, " %") if one.margin else "")
-    return [title, str(len(one.rows)), str(one.seeds), share, str(len(one.groups)), margin, "yes" if one.separates else "no"]
-
-
-def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
+    body = []
+    for title, one in named:
+        seeds = min((len(row.seeds) for row in one.rows), default=0)
+        margin = estimated(one.margin, one.table, "+") + (unit(one.table, " %") if one.margin else "")
+        numbers = [len(one.rows), seeds, _share(one.differing, one.pairs), len(one.groups)]
+        body.append([title, *map(str, numbers), margin, "no" if one.against else "yes"])
     differing, pairs = sum(one.differing for one in found), sum(one.pairs for one in found)
-    share = f" ({100 * differing / pairs:.0f} %)" if pairs else ""
-    whole = (
-        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate mechanisms, and {differing:,} of {pairs:,} "
-        f"pairs of rows differ significantly{share}"
-    )
-    named = list(zip(titles, found, strict=True))
-    against = grouped(("; ".join(one.reasons), title) for title, one in named if not one.separates)
     notes = [
-        f"{', '.join(tasks[:-1])}{' and ' * (len(tasks) > 1)}{tasks[-1]} do{'es' * (len(tasks) == 1)} not separate mechanisms: "
-        f"{why}"
-        for why, tasks in against.items()
+        f"all tasks: {sum(not one.against for one in found)} of {len(found)} separate mechanisms, and {differing:,} of {pairs:,} "
+        f"pairs of rows differ significantly{f' ({_share(differing, pairs)})' if pairs else ''}; columns and statistics: "
+        f"{COLUMNS_PAGE}"
     ]
-    out = [(title, ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows") for title, one in named]
-    notes += [f"{title} leaves out {rows}, because seeds failed or are too few" for title, rows in out if rows]
-    return [f"{whole}; columns and statistics: {COLUMNS_PAGE}", *notes]
+    for why, tasks in grouped(("; ".join(one.against), title) for title, one in named if one.against).items():
+        several = f"{', '.join(tasks[:-1])} and {tasks[-1]} do" if len(tasks) > 1 else f"{tasks[0]} does"
+        notes.append(f"{several} not separate mechanisms: {why}")
+    for title, one in named:
+        rows = ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows"
+        notes += [f"{title} leaves out {rows}, because seeds failed or are too few"] if rows else []
+    return f"{tabulated(Grid('Separation', head, body), format)}\n\n{lines(notes, format)}"
 
 
-def _data(one: Separation) -> dict[str, Any]:
-    task = one.table.task
-    known = {"task": task["name"], "task_options": dict(one.table.task_options), "metric": task["metric"]}
-    return known | {field.name: plain(getattr(one, field.name)) for field in fields(one) if field.name != "table"}
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
@@ -91,6 +91,16 @@ def _signed(value: float, sign: str, form: str) -> str:
     """Return a formatted number, without its sign if it rounds to zero."""
     text = f"{value:{sign}{form}}"
     return text.lstrip("+-") if not float(text) else text
+
+
+def seed_count(counts: Iterable[int]) -> str:
+    """Return the numbers of seeds of several rows as text, such as ``3 seeds`` or ``1 to 3 seeds``."""
+    known = sorted(set(counts))
+    if not known:
+        return "no seed"
+    if len(known) > 1:
+        return f"{known[0]} to {known[-1]} seeds"
+    return "one seed" if known == [1] else f"{known[0]} seeds"
 
 
 def estimate(values: Sequence[float], bounds: tuple[float, float] = EVERYWHERE) -> Estimate | None:

@@ -37,7 +37,7 @@ _parsed = cache(json.loads)
 
 
 class Verdict(StrEnum):
-    """Verdict on the row of a mechanism on a task. ``compare.METHOD`` states the rules."""
+    """Verdict on the row of a mechanism on a task. ``docs/reference/columns.md`` states the rules."""
 
     BEST = "best"
     TIED = "not distinguishable from the best"

@@ -1,20 +1,25 @@
-"""Leaderboard tables as text for the terminal, GitHub and LaTeX."""
+"""Leaderboard tables as text for the terminal, GitHub and LaTeX, with the notes below them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tabulate import tabulate
 
-from attn_zoo.checks import check_text
+from attn_zoo.checks import check_number, check_text
 from attn_zoo.escapes import escaped
-from attn_zoo.leaderboard import notes
+from attn_zoo.grouping import grouped
+from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.columns import COLUMNS, columns
+from attn_zoo.leaderboard.compare import ORDERS, ordered
 from attn_zoo.leaderboard.data import as_csv, as_json
 from attn_zoo.leaderboard.heatmap import titles
-from attn_zoo.leaderboard.metrics import figure, spent, unit
-from attn_zoo.leaderboard.table import COSTS, Row, Table
+from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
+from attn_zoo.leaderboard.rank import tables
+from attn_zoo.leaderboard.table import COSTS, Row, Table, Verdict
+from attn_zoo.records import Store
 from attn_zoo.terminal import fit, wrap
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
@@ -25,9 +30,13 @@ MORE = (
     "all tasks."
 )
 """Note below an overview without the tables of its tasks."""
-_STYLES = {"github": "github", "latex": "latex_booktabs"}
 LEFT = ("attention", "mechanism", "task", "verdict", "dominated by", "use case", "use", "against softmax", "tested on", "tokens")
 """Headings of columns that are aligned to the left."""
+COLUMNS_PAGE = "docs/reference/columns.md"
+"""Page that explains every column and every statistic."""
+_NAMED = 10
+"""Greatest number of rows that a note on a page names."""
+_STYLES = {"github": "github", "latex": "latex_booktabs"}
 _VIEWS = {
     "scores": "",
     "costs": ", costs",
@@ -52,6 +61,59 @@ class Grid:
     """Headings of columns that a narrow terminal leaves out, in the order in which they are left out."""
 
 
+def leaderboard(
+    root: str | Path,
+    *,
+    format: str = "terminal",
+    task: str | None = None,
+    attention: str | None = None,
+    overview: bool = False,
+    by: str = "score",
+    equal: Mapping[str, float] | None = None,
+    at: Sequence[float] = (),
+    seeds: bool = False,
+    colours: str | None = None,
+    wide: bool = False,
+) -> str:
+    """Return the leaderboard tables of a folder of records as text.
+
+    Files that are not complete records are listed below the tables, except in CSV and JSON.
+
+    Args:
+        root: folder of records, or a packed file of records.
+        overview: show only one table of scores, with a row per mechanism and a column per task; in the terminal, a heat map. CSV
+            and JSON always have all tables.
+        by: order of rows, one of ``ORDERS``.
+        equal: budgets at which configurations are compared, by cost (``time``, ``FLOPs`` or ``memory``); see ``tables``.
+        at: training times in seconds. A further column per time shows the best validation score of each row until then.
+        seeds: also show the score of every seed.
+        colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
+        wide: show every column, even if the terminal is too narrow for all.
+
+    Raises:
+        ValueError: the format or the order is unknown, or a time or budget is not a number above 0.
+        OSError: ``root`` is neither a folder nor a packed file.
+    """
+    check_text("format", format, FORMATS)
+    check_text("by", by, ORDERS)
+    for name, number in [*(("at", time) for time in at), *((f"equal {kind}", most) for kind, most in (equal or {}).items())]:
+        check_number(name, number, above=0)
+    records, damaged = Store(root).load()
+    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
+    if made or format in ("csv", "json"):
+        text = render(made, format, overview=overview, seeds=seeds, colours=colours, by=by, wide=wide)
+    else:
+        wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
+        pairs = sorted({f"{record.spec.attention} on {record.spec.task}" for record in records})
+        there = f". Recorded: {', '.join(pairs)}" if pairs else " yet; attn-zoo run makes one"
+        text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r}{there}"
+    if damaged and format not in ("csv", "json"):
+        head, mark = ("% ", "%") if format == "latex" else ("", "-")
+        text += f"\n\n{head}Files that were left out because they are not complete records:\n"
+        text += "\n".join(f"{mark} {escaped(f'{item.path.name}: {item.reason}', format)}" for item in damaged)
+    return text
+
+
 def render(
     tables: Sequence[Table],
     format: str,
@@ -61,7 +123,6 @@ def render(
     colours: str | None = None,
     by: str = "score",
     wide: bool = False,
-    legend: bool = False,
 ) -> str:
     """Return leaderboard tables as text in one of ``FORMATS``.
 
@@ -75,7 +136,6 @@ def render(
         colours: colour system of the terminal; None for plain text.
         by: order of the rows, one of ``ORDERS``.
         wide: show every column, even if the terminal is too narrow for all.
-        legend: explain the columns in the terminal. LaTeX always explains them, and Markdown names the page that does.
 
     Raises:
         ValueError: the format is unknown.
@@ -83,25 +143,17 @@ def render(
     from attn_zoo.leaderboard import overview as overviews  # imports this module
 
     check_text("format", format, FORMATS)
-    if format == "csv":
-        return as_csv(tables)
-    if format == "json":
-        return as_json(tables)
+    if format in ("csv", "json"):
+        return as_csv(tables) if format == "csv" else as_json(tables)
     many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or seeds or any(table.at for table in tables))
     parts = [overviews.overview_text(tables, format, colours, by)] if overview or len(tables) > 1 else []
     views = [view for view in _VIEWS if seeds or view != "seeds"]
-    on_page = format == "github"  # pages link to one that explains every column
     names = titles(tables) if len(tables) > 1 else [None]
     for table, name in () if overview or many else zip(tables, names, strict=True):
         parts += [tabulated(grid(table, view, by, name), format, wide) for view in views]
-        parts.append(lines((notes.page_notes if on_page else notes.table_notes)(table), format))
-    if on_page:
-        legends = notes.page_legend(tables, overview)
-    else:
-        legends = notes.footnotes(tables, overview or many) if legend or format == "latex" else notes.short_legend(tables)
-    if many:
-        legends = [MORE.format(len(tables)), *legends]
-    parts.append(lines(legends, format))
+        parts.append(lines(page_notes(table) if format == "github" else table_notes(table), format))
+    legends = [MORE.format(len(tables))] if many else []
+    parts.append(lines([*legends, *legend(tables, overview or many)], format))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -166,9 +218,7 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
         return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, whole=whole, wide=wide)}"
     align = ["left" if name in LEFT else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
-    if format == "latex":
-        return f"% {title[0]}\n{text}"
-    return f"**{title[0]}**\n\n{text}"
+    return f"% {title[0]}\n{text}" if format == "latex" else f"**{title[0]}**\n\n{text}"
 
 
 def lines(notes: Sequence[str], format: str) -> str:
@@ -176,3 +226,139 @@ def lines(notes: Sequence[str], format: str) -> str:
     mark = "%" if format == "latex" else "-"
     text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text
+
+
+def table_notes(table: Table) -> list[str]:
+    """Return the notes below the table of one task: failures, warnings, missing verdicts, budgets, data and settings."""
+    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
+    notes += _row_lines((row.label, warning) for row in table.rows for warning in row.warnings)
+    notes += [table.judgement.reason] if table.judgement.reason else []
+    notes += _row_lines((row.label, row.unjudged) for row in table.rows if row.unjudged)
+    notes += sorted({row.unsteady for row in table.rows if row.unsteady})
+    if _has_different_seeds(table):
+        notes.append("rows were run with different seeds, so compare them with care")
+    notes += [*_budget_notes(table), *_tuned_notes(table)]
+    changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
+    test = table.data.get("test", {})
+    notes.append(f"data: {table.data_title}")
+    notes.append(
+        f"task options {changed}; {_network(table)}; {training_length(table.budget)}; {table.precision} on {table.device}; "
+        f"test split of {test.get('examples', '?')} examples, digest {str(test.get('digest', '?'))[:8]}"
+    )
+    return notes
+
+
+def page_notes(table: Table) -> list[str]:
+    """Return at most two notes below the table of one task in Markdown: cautions about rows, if any, and one note on data,
+    network, training and test examples.
+
+    ``table_notes`` returns all details.
+    """
+    rows = [row.label for row in table.rows if row.failures or row.warnings or row.unjudged]
+    named = ", ".join(rows) if len(rows) <= _NAMED else f"{len(rows)} of {len(table.rows)} rows"
+    cautions = [table.judgement.reason] if table.judgement.reason else []
+    cautions += ["rows were run with different seeds"] if _has_different_seeds(table) else []
+    cautions += sorted({row.unsteady for row in table.rows if row.unsteady})
+    cautions += [f"failed seeds, warnings or no verdict (run `attn-zoo show ROW` to see which): {named}"] if rows else []
+    tested = f"{table.data.get('test', {}).get('examples', '?')} test examples"
+    settings = f"data: {table.data_title}; {_network(table)}; {training_length(table.budget)}; {tested}"
+    return [*(["; ".join(cautions)] if cautions else []), settings]
+
+
+def _has_different_seeds(table: Table) -> bool:
+    return len({row.seeds for row in table.rows if row.test}) > 1
+
+
+def _network(table: Table) -> str:
+    model = table.model
+    return f"network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}"
+
+
+def _tuned_notes(table: Table) -> list[str]:
+    """Return a note for each row whose settings a search found, and a warning if rows had different numbers of trials."""
+    notes = []
+    for row in table.rows:
+        if tuning := row.tuning:
+            values = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in row.tuned.items()}
+            found = ", ".join(f"{key.partition('.')[2]}={value}" for key, value in values.items())
+            failed = f" ({tuning.failed} of them without a score)" if tuning.failed else ""
+            score = optional(tuning.best_valid, lambda value: figure(value, table) + unit(table, " %"))
+            notes.append(
+                f"{row.label}: {found}, best of {row.trials} trials{failed} by validation score ({score}, "
+                f"seed {tuning.seed}); study {tuning.study}"
+            )
+    counts = grouped((row.trials, row.label) for row in table.rows)
+    if notes and len(counts) > 1:
+        told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
+        notes.append(
+            f"rows were tuned with different numbers of trials ({told}), and more trials find better settings: compare with care"
+        )
+    return notes
+
+
+def _budget_notes(table: Table) -> list[str]:
+    """Return notes on how the budgets of a table were chosen, and the remarks on scores within a budget."""
+    shown = {row.label for row in table.rows}
+    rules = grouped((board.rule, board.cost) for board in table.boards.values())
+    named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
+    named += [(f"after {spent('time', board.budget)}", board) for board in table.at]
+    notes: list[str] = []
+    for where, board in named:
+        told = ((label, within.note) for label, within in board.rows.items() if within.score and within.note and label in shown)
+        notes += [f"{where}, {line}" for line in _row_lines(told)]
+    chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
+    return [f"equal budgets: {chosen}", *notes] if chosen else []
+
+
+def _row_lines(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return one line ``ROW, ROW: TEXT`` per text, with the labels of all rows that have this text."""
+    return [f"{', '.join(labels)}: {text}" for text, labels in grouped((text, label) for label, text in said).items()]
+
+
+def legend(tables: Sequence[Table], overview: bool = False) -> list[str]:
+    """Return the notes that stand once below all tables: what the marks mean, the page that explains every column, the protocol,
+    and the machines.
+
+    Args:
+        overview: True if only the overview is shown.
+    """
+    found = averages(tables)
+    left = ", ".join(str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks)
+    words = ["± is half of the 95 % interval over seeds."]
+    words += ["2/3 means that two of three seeds learned the task."] if any(r.learned for t in tables for r in t.rows) else []
+    said = [_protocols(tables)]
+    if len(tables) > 1:
+        words += ["The average is the interquartile mean over tasks and seeds."] if overview and not found.reason else []
+        said += [f"No average over tasks: {found.reason}."] if found.reason else [f"The average leaves out {left}."] if left else []
+    words += ["(c) marks a control.", f"Columns and statistics: {COLUMNS_PAGE}."]
+    return [
+        " ".join(words),
+        " ".join([*said, *(_beaten_by_none(tables) if overview else [])]),
+        *(() if overview else _machines(tables)),
+    ]
+
+
+def _beaten_by_none(tables: Sequence[Table]) -> list[str]:
+    """Return a sentence that names the tasks on which no mechanism is better than the best control. If there are none, the list is
+    empty."""
+    failing = {Verdict.NO_BETTER, Verdict.NOT_TRAINED}
+    verdicts = [(table.task["title"], {row.verdict for row in table.rows} - {None}) for table in tables]
+    named = [title for title, found in verdicts if found and found <= failing]
+    return [f"No mechanism is better than the best control on {' and '.join(named)}."] if named else []
+
+
+def _machines(tables: Sequence[Table]) -> list[str]:
+    """Return the machines behind their short names. If there is only one machine, the result is empty."""
+    machines = tables[0].machines if tables else {}
+    if len(machines) < 2:
+        return []
+    said = "The runs are from several machines. Measured costs are compared only between rows of one machine and implementation."
+    return [said, *(f"{short}: {machine}." for machine, short in machines.items())]
+
+
+def _protocols(tables: Sequence[Table]) -> str:
+    """Return the protocol and, for runs until the criterion, when a run ended."""
+    caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
+    ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
+    versions = sorted({table.protocol for table in tables})
+    return f"The runs follow protocol{'s' * (len(versions) > 1)} {' and '.join(versions)}.{ended}"

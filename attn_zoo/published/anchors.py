@@ -4,9 +4,11 @@ found none."""
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 
 from attn_zoo.published.figures import Figure, figures
 
@@ -23,25 +25,11 @@ class Anchor:
     """How the protocol of the publication differs from ours. Without a score, this text says where we looked for one."""
 
 
-def anchor(attention: str, causal: bool) -> Anchor | None:
-    """Return the anchor of a mechanism in one direction: the published score to compare with. Return None if the ability profile
-    (one task per ability) does not include the mechanism in this direction.
-
-    Args:
-        causal: True for the causal form, False for the bidirectional one.
-    """
-    return _anchors().get((attention, causal))
-
-
-def anchors() -> dict[tuple[str, bool], Anchor]:
-    """Return all anchors (published scores to compare with), by mechanism and direction (True for causal)."""
-    return dict(_anchors())
-
-
 @cache
-def _anchors() -> dict[tuple[str, bool], Anchor]:
-    text = files("attn_zoo.published").joinpath("anchors.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
+def anchors() -> Mapping[tuple[str, bool], Anchor]:
+    """Return the anchors (published scores to compare with) by mechanism and direction (True for causal). The ability profile (one
+    task per ability) does not include other mechanisms."""
+    data = tomllib.loads(files("attn_zoo.published").joinpath("anchors.toml").read_text(encoding="utf-8"))
     known = {(figure.source.name, figure.where, figure.model, figure.column): figure for figure in figures()}
     found = {}
     for group in data["groups"]:
@@ -50,4 +38,4 @@ def _anchors() -> dict[tuple[str, bool], Anchor]:
             found[attention, group["causal"]] = Anchor(figure, group["task"], group["differs"])
     for row in data["absent"]:
         found.update({(row["attention"], causal): Anchor(None, "", row["looked"]) for causal in row["causal"]})
-    return found
+    return MappingProxyType(found)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_zoo.bench.compare import compare
-from attn_zoo.leaderboard.notes import seed_count
-from attn_zoo.leaderboard.statistics import estimate, paired
+from attn_zoo.leaderboard.statistics import estimate, paired, seed_count
 from attn_zoo.transplant.table import EXPLAINED, Row, rows_of, shown, with_notes
 
 

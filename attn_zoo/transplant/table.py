@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.notes import seed_count
-from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.leaderboard.statistics import Estimate, estimate, seed_count
 from attn_zoo.terminal import table
 from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES

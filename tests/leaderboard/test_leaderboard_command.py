@@ -15,7 +15,7 @@ from make import make_record, records_of, stored
 from attn_zoo.cli.leaderboard import budgets
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import leaderboard, ordered, render, tables
-from attn_zoo.leaderboard.notes import COLUMNS_PAGE
+from attn_zoo.leaderboard.text import COLUMNS_PAGE
 from attn_zoo.records import Store
 
 
@@ -160,7 +160,7 @@ def crowded(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("words", ["", "--by time", "--legend", "--seeds", "--overview", "--published", "--separation"])
+@pytest.mark.parametrize("words", ["", "--by time", "--seeds", "--overview", "--published", "--separation"])
 @pytest.mark.parametrize("width", [80, 100])
 def test_tables_fit_the_terminal(crowded, capsys, monkeypatch, words, width):
     monkeypatch.setenv("COLUMNS", str(width))

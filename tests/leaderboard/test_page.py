@@ -11,7 +11,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 from make import make_record, records_of, stored
@@ -22,7 +21,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
-from attn_zoo.leaderboard.page import ResultSet, html_page, records_from
+from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Damaged, RunRecord, Store
 
 
@@ -70,7 +69,7 @@ def row_of(text: str, name: str, task: str = "Digits") -> dict[str, Any]:
 def whole(tmp_path_factory) -> tuple[str, list[RunRecord]]:
     """A page with its plots, and its records."""
     records = some(tmp_path_factory.mktemp("runs"))
-    return page(records, records_at="some%20where/"), records
+    return page(records), records
 
 
 @pytest.fixture
@@ -102,19 +101,17 @@ def test_text_of_a_record_is_data_alone(tmp_path, plain):
     changed: dict[str, Any] = {"spec_options": {hostile: hostile}, "environment": {"cpu": hostile, "command": hostile}}
     read = stored(tmp_path, [failed, make_record(seed=2, card=card, **changed)])
     records = [replace(record, source=f"{hostile}{number}.json") for number, record in enumerate(read)]
-    text = page(records, records_at="here/")
+    text = page(records)
     seen = Seen(text)
     assert seen.elements["script"] == 3 and seen.elements["img"] == 0
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert hostile not in text and hostile in text_of(text), "it is shown as it is"
-    assert not re.search('[<"]', "".join(run[12] for row in data_of(text)["rows"] for run in row["runs"])), "addresses are quoted"
 
 
-def test_every_row_links_its_records(whole):
+def test_every_row_names_its_records(whole):
     text, records = whole
     assert max(Seen(text).ids.values()) == 1, "ids are unique"
-    files = {unquote(run[12]) for row in data_of(text)["rows"] for run in row["runs"]}
-    assert files == {f"some where/{record.source}" for record in records}
+    assert {run[11] for row in data_of(text)["rows"] for run in row["runs"]} == {record.source for record in records}
 
 
 def test_the_details_hold_all_that_is_known_of_a_row(tmp_path, plain):
@@ -164,7 +161,7 @@ def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
 
 def test_same_records_same_page(whole):
     text, records = whole
-    assert page(list(reversed(records)), records_at="some%20where/") == text
+    assert page(list(reversed(records))) == text
 
 
 def test_published_figures_stand_where_there_are_any(tmp_path, plain):
@@ -176,18 +173,15 @@ def test_published_figures_stand_where_there_are_any(tmp_path, plain):
     assert "published" not in row_of(text, "uniform"), "a control has no anchor"
 
 
-def test_sets_with_files_of_one_name_keep_their_own_records_and_link_their_pages(tmp_path, plain):
+def test_sets_with_files_of_one_name_keep_their_own_records(tmp_path, plain):
     sets = []
     for name, score in (("one", 0.9), ("other", 0.6)):
         record = replace(make_record("softmax", test=score), source="same.json")
-        sets.append(ResultSet(tables([record]), [record], name, f"{name}/"))
+        sets.append(ResultSet(tables([record]), [record], name))
     text = html_page(sets, pages={"home": "index.html", "attention/softmax": "softmax.html", "task/mqar": "mqar.html"})
     found = data_of(text)
     assert [each["name"] for each in found["sets"]] == ["one", "other"] and found["home"] == "index.html"
-    assert [(row["set"], row["runs"][0][2], row["runs"][0][12]) for row in found["rows"]] == [
-        ("one", "90.0", "one/same.json"),
-        ("other", "60.0", "other/same.json"),
-    ]
+    assert [(row["set"], row["runs"][0][2]) for row in found["rows"]] == [("one", "90.0"), ("other", "60.0")]
     assert len(found["environments"]) == 1, "equal environments have one number"
     assert [row["pages"] for row in found["rows"]] == 2 * [[["mechanism", "softmax.html"]]], "the task has no page"
 
@@ -213,25 +207,13 @@ def test_no_records_make_a_page_that_says_so():
     assert data_of(text)["rows"] == [] and "There are no records to show yet" in text
 
 
-def test_files_are_linked_from_beside_and_above_alone(tmp_path):
-    records = tmp_path / "my results" / "runs"
-    assert records_from(tmp_path / "page.html", records) == "my%20results/runs/"
-    assert records_from(tmp_path / "my results" / "page.html", records) == "runs/"
-    assert records_from(records / "page.html", records) == "./"
-    assert records_from(tmp_path / "elsewhere" / "page.html", records) is None
-
-
-def test_the_command_writes_a_page_that_finds_its_records(tmp_path, plain, capsys):
+def test_the_command_writes_a_page(tmp_path, plain, capsys):
     some(tmp_path / "runs")
     words = ["leaderboard", "--records", str(tmp_path / "runs"), "--format", "html"]
     assert main([*words, "--output", str(tmp_path / "page.html")]) == 0
-    assert capsys.readouterr().out == ""
-    linked = [run[12] for row in data_of((tmp_path / "page.html").read_text(encoding="utf-8"))["rows"] for run in row["runs"]]
-    assert linked and all((tmp_path / unquote(address)).is_file() for address in linked)
+    assert capsys.readouterr().out == "" and data_of((tmp_path / "page.html").read_text(encoding="utf-8"))["rows"]
     assert main([*words, "--task", "digits"]) == 0
-    rows = data_of(capsys.readouterr().out)["rows"]
-    assert {row["task"] for row in rows} == {"Digits"}
-    assert not [run for row in rows for run in row["runs"] if run[12]], "printed, it lies nowhere"
+    assert {row["task"] for row in data_of(capsys.readouterr().out)["rows"]} == {"Digits"}
 
 
 def test_the_command_draws_pictures_beside_its_tables(tmp_path, capsys):

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from attn_zoo import configs
-from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, anchor_table
-from attn_zoo.published import anchor, anchors
+from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, anchor_table
+from attn_zoo.published import anchors
 
 
 def main_rows(name: str) -> list[str]:
@@ -38,15 +38,14 @@ def test_an_anchor_is_a_figure_of_its_mechanism_with_a_difference_or_says_where_
     [("cosformer", False, "67.70"), ("cosformer", True, "23.1"), ("reformer", True, "100"), ("linear", True, "40.24")],
 )
 def test_an_anchor_has_the_score_that_its_source_prints(attention, causal, printed):
-    found = anchor(attention, causal)
-    assert found is not None and found.figure is not None
-    assert found.figure.printed == printed
+    figure = anchors()[attention, causal].figure
+    assert figure is not None and figure.printed == printed
 
 
 def test_only_main_rows_have_an_anchor_and_none_beside_a_figure_of_the_same_task():
-    assert anchor("mega", True) is None
+    assert ("mega", True) not in anchors()
     assert anchor_beside("delta_rule", {"name": "mqar", "causal": True}) is None
-    assert anchor_beside("delta_rule", {"name": "needle", "causal": True}) == anchor("delta_rule", True)
+    assert anchor_beside("delta_rule", {"name": "needle", "causal": True}) == anchors()["delta_rule", True]
 
 
 def test_the_table_has_a_line_for_every_anchor():
@@ -60,5 +59,4 @@ def test_the_table_has_a_line_for_every_anchor():
     ("attention", "told"), [("softmax", "anchor: 64.27 % on LRA Text (Tay et al. 2020"), ("topk", "anchor: none found; looked in")]
 )
 def test_the_line_of_an_anchor_has_its_score_and_source_or_where_we_looked(attention, told):
-    found = anchor(attention, False)
-    assert found is not None and anchor_line(found).startswith(told)
+    assert anchor_line(anchors()[attention, False]).startswith(told)

@@ -11,14 +11,8 @@ import pytest
 from linformer_tables import printed_rows
 
 from attn_zoo import published, registry
-from attn_zoo.published import (
-    SCORE,
-    Facts,
-    figures,
-    phrases,
-    protocol_difference,
-    published_for,
-)
+from attn_zoo.leaderboard.literature import phrases, protocol_difference
+from attn_zoo.published import SCORE, figures, published_for
 
 LRA_TASKS = ("listops", "text", "retrieval", "pixels", "pathfinder")
 
@@ -95,11 +89,11 @@ def test_printed_means_follow_from_the_scores_but_for_those_that_are_printed_wro
     assert len(rows) == 11 + 5 + 8 + 12 + 6 + 3 + 1
 
 
-def facts(**changed) -> Facts:
+def facts(**changed) -> dict[str, object]:
     """Return the facts of LRA's ListOps as the source gives them, unless changed."""
     told = {"data": "LRA ListOps", "length": 2000, "depth": 6, "dim": 512, "heads": 8, "ffn": 2048, "steps": 5000}
     told |= {"batch_size": 32, "optimiser": "Adam", "learning_rate": 0.05, "warmup_steps": 1000, "weight_decay": 0.1}
-    return Facts(**{"metric": SCORE, "seeds": 1, **told, **changed})
+    return {"metric": SCORE, "seeds": 1, **told, **changed}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +122,7 @@ def test_each_fact_that_differs_is_a_sentence_and_no_other(changed, sentence):
 def test_the_split_that_chose_the_weights_is_told():
     for source in ("lra", "nystromformer", "xformers"):
         (figure,) = [f for f in published_for("text", "softmax") if f.source.name == source]
-        told = phrases(protocol_difference(figure, Facts(metric=SCORE, seeds=1, chosen_on="a validation split")))
+        told = phrases(protocol_difference(figure, {"metric": SCORE, "seeds": 1, "chosen_on": "a validation split"}))
         assert told == ("weights chosen on the test split there, a validation split here",)
 
 

@@ -15,21 +15,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, footnotes, heat_map
-from attn_zoo.leaderboard.notes import footnotes as legend
 from attn_zoo.leaderboard.page.data import Runs, facts_data, heat_data, rows_data, summary
 from attn_zoo.leaderboard.plot import AXES, PANELS, panels_of, plot_svg
 from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.text import legend
 from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER
 from attn_zoo.records import Damaged, RunRecord
 
-__all__ = ["ResultSet", "html_page", "records_from"]
+__all__ = ["ResultSet", "html_page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,6 @@ class ResultSet:
     """Records of the tables, as ``Store.load`` returns them."""
     name: str = ""
     """Name under which the reader chooses the set; may be empty for the only set of a page."""
-    records_at: str | None = None
-    """Address of the folder of records relative to the page (see ``records_from``). With None, the page has no links to records."""
     not_causal: Collection[str] = ()
     """Mechanisms without a causal form, to which causal tasks are not applicable."""
 
@@ -56,7 +52,7 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
         pages: addresses of other pages of the site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
     """
     numbers: dict[str, int] = {}
-    runs = [Runs(each.records, each.records_at, numbers) for each in sets]
+    runs = [Runs(each.records, numbers) for each in sets]
     maps = [_heat_map(each) for each in sets]
     columns, rows = rows_data(
         [(each.name, *one) for each, one in zip(sets, zip(maps, runs, strict=True), strict=True)], pages or {}
@@ -66,7 +62,7 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
         "home": (pages or {}).get("home", ""),
         "columns": columns,
         "rows": rows,
-        "reading": legend(tables, False) if tables else [],
+        "reading": legend(tables) if tables else [],
         "environments": list(numbers),
         "damaged": [f"{item.path.name}: {item.reason}" for item in damaged],
     }
@@ -98,16 +94,6 @@ def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:
         "facts": facts_data(found),
     }
     return {**_visible(data), "plots": _plots([column.table for column in found.columns])}
-
-
-def records_from(page: Path, records: Path) -> str | None:
-    """Return the address of the folder ``records`` relative to ``page``. Return None if the page is neither in that folder nor in a
-    folder above it."""
-    try:
-        way = records.resolve().relative_to(page.resolve().parent)
-    except ValueError:
-        return None
-    return quote(way.as_posix()) + "/"
 
 
 def _asset(name: str) -> str:

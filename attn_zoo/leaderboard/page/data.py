@@ -6,12 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from attn_zoo.leaderboard.columns import Column, columns
 from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, beside, brief, gap, level, mean, metric
-from attn_zoo.leaderboard.literature import LiteratureRow, literature
-from attn_zoo.leaderboard.literature_text import anchor_beside, anchor_line, difference_lines, printed
+from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, difference_lines, literature, printed
 from attn_zoo.leaderboard.metrics import (
     beyond_sizes,
     estimated,
@@ -24,10 +22,9 @@ from attn_zoo.leaderboard.metrics import (
     training_length,
     unit,
 )
-from attn_zoo.leaderboard.notes import table_notes
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
-from attn_zoo.leaderboard.text import LEFT
+from attn_zoo.leaderboard.text import LEFT, table_notes
 from attn_zoo.records import RunRecord
 from attn_zoo.records.spec import writable
 
@@ -45,13 +42,11 @@ class Runs:
     """Records, with the numbers that the page gives to their environments (machine and software).
 
     Args:
-        records_at: address of the records' folder relative to the page. With None, the page has no links to records.
         numbers: number of each known environment, counted from 1. Environments of shown records are added to this mapping.
     """
 
-    def __init__(self, records: Sequence[RunRecord], records_at: str | None, numbers: dict[str, int]) -> None:
+    def __init__(self, records: Sequence[RunRecord], numbers: dict[str, int]) -> None:
         self._by_file = {writable(record.source): record for record in records if record.source}
-        self._at = records_at
         self._numbers = numbers
 
     def of(self, row: Row) -> list[RunRecord]:
@@ -60,7 +55,7 @@ class Runs:
 
     def line(self, record: RunRecord, table: Table) -> list[Any]:
         """Return what the page shows about one run: seed, status, scores, seconds, memory, digest of the test data, environment,
-        commit, start, file and address."""
+        commit, start and file."""
         scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
         where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
         return [
@@ -74,7 +69,6 @@ class Runs:
             str(where.get("commit") or "-")[:8] + changed,
             str(where.get("started") or "-").replace("T", " ").replace("+00:00", " UTC"),
             record.source or "",
-            "" if self._at is None else self._at + quote(record.source or ""),
         ]
 
     def _environment(self, environment: Mapping[str, Any]) -> int:
@@ -100,11 +94,13 @@ def rows_data(
         for column in own:
             known.setdefault(column.name, (column, set()))[1].add(column.head(table))
         compared = literature(table)
-        published = {row.label: row for row in compared.rows} if compared else {}
         for row in table.rows:
             cells = {column.name: _cell(column, row, table) for column in own}
-            said = _published(published[row.label]) if row.label in published else None
-            lines = difference_lines(compared, published[row.label]) if compared and row.label in published else []
+            said, lines = None, list[str]()
+            if compared and row.label in compared.rows:
+                figures = [figure for of_source in compared.figures[row.label].values() for figure in of_source]
+                said = [printed(figures), max(figure.value for figure in figures)]
+                lines = difference_lines(compared, row.label)
             if beside := anchor_beside(row.attention, table.task):
                 lines.append(anchor_line(beside))
                 if beside.figure and not said:
@@ -152,11 +148,6 @@ def _cell(column: Column, row: Row, table: Table) -> list[Any]:
     if turned is not None and math.isinf(turned):
         turned = math.copysign(_BEYOND, turned)
     return [column.written(row, table), turned, *([tip] if tip else [])]
-
-
-def _published(row: LiteratureRow) -> list[Any]:
-    figures = [figure for of_source in row.figures.values() for figure in of_source]
-    return [printed(figures), max((figure.value for figure in figures), default=None)]
 
 
 def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
