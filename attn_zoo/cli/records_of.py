@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo import reference
-from attn_zoo.escapes import escaped
+from attn_zoo.escapes import terminal
 from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.files import is_packed
 
@@ -78,12 +78,8 @@ def loaded(root: str | Path) -> list[RunRecord]:
 def name_left_out(damaged: Iterable[Damaged]) -> None:
     """Print one line on standard error for each damaged file of records. The line says why the file is left out."""
     for item in damaged:
-        print(left_out(item, "attn-zoo: "), file=sys.stderr)
-
-
-def left_out(item: Damaged, mark: str = "- ", format: str = "terminal") -> str:
-    """Return a line which says why a damaged file of records is left out."""
-    return mark + escaped(f"left out, because it is not a complete record: {item.path}: {item.reason}", format)
+        said = f"left out, because it is not a complete record: {item.path}: {item.reason}"
+        print(f"attn-zoo: {terminal(said)}", file=sys.stderr)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:

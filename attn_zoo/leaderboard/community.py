@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 from tabulate import tabulate
 
 from attn_zoo.escapes import escaped, file_words, markdown
@@ -33,8 +33,7 @@ WITHIN = 0.02
 """Largest difference at which the scores of a run and of its repetition on another machine agree (2 points of accuracy)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"day": "date"}):
     """Submitter, paper and date of a submission of records."""
 
     name: str
@@ -62,18 +61,12 @@ class Submission:
         """
         path = folder / FILE
         try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
+            return msgspec.toml.decode(path.read_bytes(), type=cls)
         except ValueError as error:
             raise ValueError(
-                f"{path} must be a TOML file, but cannot be read ({error}). Write it again with attn-zoo submit"
+                f"{path} must be TOML with exactly the keys name and paper (both strings) and date (YYYY-MM-DD, without quotes): "
+                f"{ascii(str(error))[1:-1]:.200}. Write it again with attn-zoo submit"
             ) from error
-        kinds = {"name": str, "paper": str, "date": date}
-        if given.keys() != kinds.keys() or not all(type(given[key]) is kind for key, kind in kinds.items()):
-            raise ValueError(
-                f"{path} must have exactly the keys name and paper (both strings) and date (YYYY-MM-DD, without quotes); got "
-                f"{given!a:.200}"
-            )
-        return cls(given["name"], given["paper"], given["date"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.escapes import label, terminal
-from attn_zoo.leaderboard.heatmap import (
-    DARK_FROM,
-    NOT_APPLICABLE,
-    NOT_RUN,
-    SHADES,
-    Cell,
-    HeatMap,
-    beside,
-    brief,
-    footnotes,
-    gap,
-    level,
-    mean,
-    metric,
-)
-from attn_zoo.leaderboard.table import Table
+from attn_zoo.leaderboard.heatmap import DARK_FROM, NOT_APPLICABLE, NOT_RUN, SHADES, Cell, HeatMap, footnotes, gap
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, save, settings, svg_text, with_dark_colours
 
 _NAME, _FIGURE, _SMALL, _NOTE = 11.5, 11.0, 8.0, 10.0
@@ -78,7 +63,7 @@ class _Drawing:
         two = len({column.direction for column in found.columns}) > 1
         self.heads = [label(c.title.removesuffix(" (causal)") if two else c.title, _LONG) for c in found.columns]
         self.heads += [label(cost.head, _LONG) for cost in found.costs]
-        small = any(beside(cell, c.table) for line in found.lines for cell, c in zip(line.cells, found.columns, strict=True))
+        small = any(cell.small for line in found.lines for cell in line.cells)
         self.cell, self.figure_end = (54.0, 30.0) if small else (40.0, 34.0)
         height = self._lay_out()
         self.figure = Figure(figsize=(self.width / 96, height / 96), facecolor=PAPER)
@@ -133,7 +118,7 @@ class _Drawing:
             look = {"rotation": 45, "rotation_mode": "anchor", "color": MUTED if dull else INK}
             self.axes.text(x - 4, self.top - 38, head, size=_NAME * 0.75, va="bottom", **look)
         for column, x in zip(known, self.middles, strict=False):
-            self._text(x, self.top - 17, metric(column.table), 9, ha="center", color=MUTED)
+            self._text(x, self.top - 17, column.metric, 9, ha="center", color=MUTED)
         for direction, members in groupby(range(len(known)), key=lambda at: known[at].direction):
             inside = [self.xs[at] for at in members]
             start, end = inside[0] + 2, inside[-1] + self.cell - 2
@@ -145,20 +130,19 @@ class _Drawing:
         for line, y in zip(self.found.lines, self.ys, strict=True):
             colour, bold = MUTED if line.control else INK, "bold" if line.attention == "softmax" else "normal"
             self._text(self.xs[0] - 6, y, label(line.attention, _LONG), _NAME, ha="right", color=colour, weight=bold)
-            for x, cell, column in zip(self.xs, line.cells, self.found.columns, strict=True):
-                self._cell(x, y, cell, column.table)
+            for x, cell in zip(self.xs, line.cells, strict=True):
+                self._cell(x, y, cell)
             for x, cost in zip(self.costs, line.costs, strict=True):
                 self._text(x + _COST - 4, y, cost or "–", _FIGURE, ha="right", color=colour if cost else MUTED)
         look = {"ha": "right", "color": MUTED, "style": "italic"}
         self._text(self.xs[0] - 6, self.chance, "chance", _NAME, **look)
         for x, column in zip(self.xs, self.found.columns, strict=True):
-            said = "–" if column.table.chance is None else brief(column.table.chance, column.table)
-            self._text(x + self.figure_end, self.chance, said, _FIGURE, **look)
+            self._text(x + self.figure_end, self.chance, "–" if column.chance == "-" else column.chance, _FIGURE, **look)
         for at, note in enumerate(self.notes):
             self._text(_EDGE, self.chance + _ROW + 10 + 14 * at, note, _NOTE, color=MUTED)
 
-    def _cell(self, x: float, y: float, cell: Cell, table: Table) -> None:
-        missing, deep = gap(cell), level(cell.shade) if cell.trained else 0
+    def _cell(self, x: float, y: float, cell: Cell) -> None:
+        missing, deep = gap(cell), cell.level
         fill = SHADES[deep - 1] if deep else PAPER if cell.trained else GRID
         self._box(x, y, self.cell, _ROW, fill, _STRIPES if missing == NOT_APPLICABLE else "")
         if cell.marked:
@@ -169,9 +153,9 @@ class _Drawing:
             self._text(x + self.cell / 2, y, missing, _SMALL, ha="center", color=INK)
         ink = INK if not deep else "#fefefe" if deep > DARK_FROM else "#000000"  # cells have the same colours in dark mode
         weight, style = "bold" if cell.leads else "normal", "normal" if cell.trained else "italic"
-        said = "100" if mean(cell, table) == "100.0" else mean(cell, table)
+        said = "100" if cell.text == "100.0" else cell.text
         self._text(x + self.figure_end, y, said, _FIGURE, ha="right", color=ink, weight=weight, style=style)
-        self._text(x + self.figure_end + 2, y + 1, beside(cell, table), _SMALL, color=ink)
+        self._text(x + self.figure_end + 2, y + 1, cell.small, _SMALL, color=ink)
 
     def _box(self, x: float, y: float, width: float, height: float, fill: str, kind: str = "") -> None:
         left, right, top, bottom = x + 0.5, x + width - 0.5, y + 0.5, y + height - 0.5

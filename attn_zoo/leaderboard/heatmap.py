@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.heat_costs import CostColumn
-from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, unit, verdict_sentence
+from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, optional, unit, verdict_sentence
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
 from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows
 
@@ -47,11 +47,22 @@ class Cell:
     """True for the best control, at whose score the shades begin."""
     applicable: bool = True
     """False if the task is causal and the mechanism has no causal form."""
+    text: str = ""
+    """Mean score as short text, such as ``97.5`` (per cent) or ``0.0021``; empty without a score."""
+    small: str = ""
+    """Text beside the mean score; ``_beside`` has the rules."""
 
     @property
     def trained(self) -> bool:
         """False if training did not lower the loss of this mechanism. Its score then does not tell what the mechanism can do."""
         return self.row is None or self.row.verdict != Verdict.NOT_TRAINED
+
+    @property
+    def level(self) -> int:
+        """Colour step: an integer from 0 (not shaded) to ``len(SHADES)`` (the darkest)."""
+        if not self.shade or not self.trained:
+            return 0
+        return max(1, min(len(SHADES), math.ceil(round(self.shade * len(SHADES), 9))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +81,20 @@ class Column:
         return _DIRECTIONS[bool(self.table.task.get("causal"))]
 
     @property
-    def named(self) -> str:
-        """Title with the direction."""
-        told = f" ({self.direction})"
-        return self.title.removesuffix(told) + told
+    def metric(self) -> str:
+        """Short label for the metric: ``%``, ``F1 %``, ``ppl ↓``."""
+        name = str(self.table.task["metric"])
+        if is_share(self.table):
+            return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(
+                name, f"{name.upper()} %"
+            )
+        name = {"perplexity": "ppl"}.get(name, name)
+        return name if self.table.higher_is_better else f"{name} ↓"
+
+    @property
+    def chance(self) -> str:
+        """Chance level as short text, or ``-`` if it is unknown."""
+        return optional(self.table.chance, lambda value: brief(value, self.table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +190,7 @@ def _cells(column: Column) -> dict[str, Cell]:
         gained = 0.0 if row.verdict == Verdict.NO_BETTER else mean - start
         shade = max(0.0, min(1.0, gained / (max(means) - start))) if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
-        return Cell(row, shade, leads, row.label == table.control)
+        return Cell(row, shade, leads, row.label == table.control, text=brief(row.test.mean, table), small=_beside(row, table))
 
     return {name: cell(row) for name, row in rows.items()}
 
@@ -263,16 +284,6 @@ def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
     return -round(fmean(shaded or [0.0]), 9), fmean(places)
 
 
-def level(shade: float | None) -> int:
-    """Return the colour step for a shade between 0 and 1: an integer from 0 (not shaded) to ``len(SHADES)`` (the darkest)."""
-    return 0 if not shade else max(1, min(len(SHADES), math.ceil(round(shade * len(SHADES), 9))))
-
-
-def mean(cell: Cell, table: Table) -> str:
-    """Return the mean score of a cell as short text, such as ``97.5`` (per cent) or ``0.0021``, or empty text without a score."""
-    return "" if cell.row is None or cell.row.test is None else brief(cell.row.test.mean, table)
-
-
 def brief(value: float, table: Table) -> str:
     """Return a score as short text."""
     if is_share(table):
@@ -282,17 +293,15 @@ def brief(value: float, table: Table) -> str:
     return f"{value:.{max(0, min(1, 3 - len(f'{abs(value):.0f}')))}f}"
 
 
-def beside(cell: Cell, table: Table) -> str:
-    """Return the small text that stands beside the mean score of a cell.
+def _beside(row: Row, table: Table) -> str:
+    """Return the small text that stands beside the mean score of a row.
 
     - If a seed failed, the text is the number of seeds with a score, such as ``2/3``.
     - For other runs that end at a criterion, the text is the median number of steps to 90 % of the highest possible score. If only
       some seeds met the criterion, the text is their number, such as ``1/3``; if none did, the text is empty.
     - For all other runs, the text is ``±`` and half of the interval of the mean score.
     """
-    row = cell.row
-    if row is None or row.test is None:
-        return ""
+    assert row.test is not None, "only rows with a score have such a text"
     if row.failures:
         return f"{len(row.seeds)}/{row.attempts}"
     if row.steps_to_90 and row.learned:
@@ -338,15 +347,6 @@ def about(row: Row, table: Table, where: str = "") -> str:
     return "; ".join([*parts, seed_count([len(row.seeds)]), *map(str, row.failures)])
 
 
-def metric(table: Table) -> str:
-    """Return a short label for the metric of a table: ``%``, ``F1 %``, ``ppl ↓``."""
-    name = str(table.task["metric"])
-    if is_share(table):
-        return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")
-    name = {"perplexity": "ppl"}.get(name, name)
-    return name if table.higher_is_better else f"{name} ↓"
-
-
 def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     """Return the sentences below the heat map, which explain how to read it.
 
@@ -384,8 +384,6 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
 def _protocols(found: HeatMap) -> str:
     """Return a sentence that says by which protocol each task was run."""
     (usual, _), *others = Counter(column.table.protocol for column in found.columns).most_common()
-    told = [
-        f"{', '.join(c.named for c in found.columns if c.table.protocol == protocol)}: protocol {protocol}"
-        for protocol, _ in others
-    ]
+    named = grouped((c.table.protocol, f"{c.title.removesuffix(f' ({c.direction})')} ({c.direction})") for c in found.columns)
+    told = [f"{', '.join(named[protocol])}: protocol {protocol}" for protocol, _ in others]
     return f"The runs follow protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
@@ -19,22 +18,7 @@ from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.heat_costs import recorded_columns
-from attn_zoo.leaderboard.heatmap import (
-    DARK_FROM,
-    SHADES,
-    Cell,
-    Column,
-    HeatMap,
-    beside,
-    brief,
-    footnotes,
-    gap,
-    heat_map,
-    level,
-    mean,
-    metric,
-    titles,
-)
+from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, Cell, HeatMap, brief, footnotes, gap, heat_map, titles
 from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table
@@ -143,7 +127,7 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     heads = [head.replace("\n", " ").strip() for head in heads]
     room = max(map(len, heads))
     legend = [
-        f"{head:<{room}}  {column.title}, {metric(column.table)}; {column.table.data_title}"
+        f"{head:<{room}}  {column.title}, {column.metric}; {column.table.data_title}"
         for head, column in zip(heads, found.columns, strict=True)
     ]
     notes = footnotes(found, "Bold" if colours else "*") + ([] if colours else ["<: no better than the best control."])
@@ -166,23 +150,20 @@ def _table(found: HeatMap, names: Sequence[Text], block: Sequence[Strip]) -> Ric
 
 def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -> list[Strip]:
     """Return the columns of tasks, of the average if there is one, and of costs."""
-    shades = SHADES if _light_background() else SHADES[::-1]
 
-    def score(cell: Cell, column: Column) -> Text:
+    def score(cell: Cell) -> Text:
         mark = "" if coloured else "*" if cell.leads else "<" if cell.shade == 0 else " "
-        said = gap(cell) or mean(cell, column.table) + mark + (f" {beside(cell, column.table):<5}" if small else "")
-        deep = level(cell.shade)
-        if not coloured or not deep:
+        said = gap(cell) or cell.text + mark + (f" {cell.small:<5}" if small else "")
+        if not coloured or not cell.level:
             return Text(said, ("bold " * cell.leads + "italic dim" * (not cell.trained)) if coloured else "")
-        fill = shades[deep - 1]
+        fill = SHADES[-cell.level]  # most terminals are dark
         ink = "#ffffff" if SHADES.index(fill) >= DARK_FROM else "#000000"
         return Text(said, f"{'bold ' if cell.leads else ''}{ink} on {fill}")
 
     end = ("" if coloured else " ") + " " * 6 * small
     made: list[Strip] = []
     for at, (column, head) in enumerate(zip(found.columns, heads, strict=True)):
-        chance = "-" if column.table.chance is None else brief(column.table.chance, column.table)
-        made.append((head, [*(score(line.cells[at], column) for line in found.lines), Text(chance + end)]))
+        made.append((head, [*(score(line.cells[at]) for line in found.lines), Text(column.chance + end)]))
     if found.means.reason is None:
         share = next(column.table for column in found.columns if is_share(column.table))
         own = [None if line.average is None else line.average.mean for line in found.lines]
@@ -208,8 +189,3 @@ def _heads(found: HeatMap, letters: int) -> list[str]:
         for at, (way, name) in enumerate(known)
     ]
     return heads if len(set(ways)) == 1 else [f"{way}\n{head}" for way, head in zip(ways, heads, strict=True)]
-
-
-def _light_background() -> bool:
-    """Return True if the terminal says in COLORFGBG, which rxvt and others set, that its background is light."""
-    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

@@ -197,31 +197,24 @@ def _legend(drawn: Sequence[str], known: Mapping[str, Look]) -> list[Any]:
 
 def _draw_panel(axes: Any, table: Table, axis: CostAxis, known: Mapping[str, Look]) -> None:
     curves, scale, control = curves_of(table, axis), style(table.task["metric"])[1], table.control_row
-    xs = [axis.of(row) or math.nan for rows in curves for row in rows]
     for rows in curves:
         colour, marker = known[rows[0].attention]
-        means = [row.test.mean * scale for row in rows if row.test]
-        ends = [_interval(row.test, table) for row in rows if row.test]
-        below = [max(0.0, mean - low) for mean, (low, _) in zip(means, ends, strict=True)]
-        above = [max(0.0, high - mean) for mean, (_, high) in zip(means, ends, strict=True)]
-        grey = marker == "."
-        look: dict[str, Any] = {
-            "color": colour,
-            "marker": marker,
-            "markersize": _SIZES.get(marker, 4.5),
-            "alpha": 0.6 if grey else 1.0,
-        }
-        bars: dict[str, Any] = {} if grey else {"yerr": [below, above], "elinewidth": 0.7, "capsize": 1.5}
-        look |= {"linewidth": 0.7, "zorder": 2, "alpha": 0.6} if grey else {"linewidth": 1.4, "zorder": 3}
-        axes.errorbar([axis.of(row) for row in rows], means, **look, **bars)
+        points = [(axis.of(row), row.test.mean * scale, *_interval(row.test, table)) for row in rows if row.test]
+        xs, means, lows, highs = zip(*points, strict=True)
+        look: dict[str, Any] = {"linewidth": 0.7, "zorder": 2, "alpha": 0.6}
+        if marker != ".":
+            ends = [[abs(mean - end) for mean, end in zip(means, of, strict=True)] for of in (lows, highs)]
+            look = {"linewidth": 1.4, "zorder": 3, "alpha": 1.0, "yerr": ends, "elinewidth": 0.7, "capsize": 1.5}
+        axes.errorbar(xs, means, color=colour, marker=marker, markersize=_SIZES.get(marker, 4.5), **look)
     softmax = next((row for rows in curves for row in rows if row.attention == "softmax"), None)
     if softmax and softmax.test:
         axes.axhline(softmax.test.mean * scale, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
     if control and control.test:
         axes.axhspan(*_interval(control.test, table), color=MUTED, alpha=0.2, linewidth=0, zorder=0.5)
         axes.axhline(control.test.mean * scale, color=MUTED, linewidth=0.9, zorder=0.6)
-    _draw_front(axes, table, axis, [row for rows in curves for row in rows], scale)
-    _scales(axes, table, axis, xs)
+    rows = [row for rows in curves for row in rows]
+    _draw_front(axes, table, axis, rows, scale)
+    _scales(axes, table, axis, [axis.of(row) or math.nan for row in rows])
 
 
 def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], scale: float) -> None:

@@ -306,6 +306,8 @@ def _budget_notes(table: Table) -> list[str]:
     for where, board in named:
         told = ((label, within.note) for label, within in board.rows.items() if within.score and within.note and label in shown)
         notes += [f"{where}, {line}" for line in _row_lines(told)]
+    if any(row.training_flops_per_example and not row.training_flops_counted for row in table.rows):
+        notes.append("the FLOPs of training were not counted for every row; where they were not, they are three forward passes")
     chosen = "; ".join(f"for {' and '.join(costs)}, {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []
 
@@ -322,12 +324,12 @@ def legend(tables: Sequence[Table], overview: bool = False) -> list[str]:
     Args:
         overview: True if only the overview is shown.
     """
-    found = averages(tables)
-    left = ", ".join(str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks)
     words = ["± is half of the 95 % interval over seeds."]
     words += ["2/3 means that two of three seeds learned the task."] if any(r.learned for t in tables for r in t.rows) else []
     said = [_protocols(tables)]
     if len(tables) > 1:
+        found = averages(tables)
+        left = ", ".join(str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks)
         words += ["The average is the interquartile mean over tasks and seeds."] if overview and not found.reason else []
         said += [f"No average over tasks: {found.reason}."] if found.reason else [f"The average leaves out {left}."] if left else []
     words += ["(c) marks a control.", f"Columns and statistics: {COLUMNS_PAGE}."]

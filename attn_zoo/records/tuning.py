@@ -81,11 +81,11 @@ def setting(spec: RunSpec, key: str) -> Any:
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
     """Return the trials of a hyperparameter search among the records, sorted by index. If a trial has several records, return
     the first."""
-    trials: dict[str, RunRecord] = {}
+    trials: dict[str, tuple[int, str, RunRecord]] = {}
     for record in records:
-        if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
-            trials.setdefault(record.run_id, record)
-    return sorted(trials.values(), key=lambda record: (_tuning(record).trial or 0, record.run_id))
+        if (tuning := record.tuning) is not None and tuning.study == study and tuning.trial is not None:
+            trials.setdefault(record.run_id, (tuning.trial, record.run_id, record))
+    return [record for _, _, record in sorted(trials.values(), key=lambda trial: trial[:2])]
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
@@ -108,17 +108,17 @@ def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = 
     """
     trials = trials_of(records, study)
     best = best_of(trials) and (chosen or best_of(trials))
-    if best is None:
+    if best is None or best.tuning is None:
         raise ValueError(
             f"study {study} must have a trial with a score, but none of its {len(trials)} recorded trials has one. Change the "
             "search space"
         )
     return Tuning(
         study=study,
-        space=_tuning(best).space,
+        space=best.tuning.space,
         trials=len(trials),
         failed=sum(record.status != "done" for record in trials),
-        best_trial=_tuning(best).trial,
+        best_trial=best.tuning.trial,
         best_valid=best.scores["valid"],
         seed=best.spec.seed,
     )
@@ -127,8 +127,3 @@ def ledger(records: Iterable[RunRecord], study: str, chosen: RunRecord | None = 
 def _field(key: str) -> tuple[str, str]:
     group, _, name = key.partition(".")
     return {"attention": "options"}.get(group, group), name
-
-
-def _tuning(record: RunRecord) -> Tuning:
-    assert record.tuning is not None, "asked of trials only"
-    return record.tuning

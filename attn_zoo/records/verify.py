@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,40 +105,27 @@ def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 
 def _agreement(members: Sequence[RunRecord]) -> str:
-    if len({record.status for record in members}) > 1:
-        return f"the outcomes differ: {', '.join(record.status for record in members)}"
-    differing = [
-        name
-        for name in dict.fromkeys(name for record in members for name in record.scores)
-        if len({record.scores.get(name) for record in members}) > 1
-    ]
-    if not differing:
-        return "the scores agree"
-    differences = "; ".join(f"{name} {', '.join(str(record.scores.get(name)) for record in members)}" for name in differing)
-    return f"the scores differ: {differences}; tables take the newest"
+    outcomes = {"status": [record.status for record in members]}
+    outcomes |= {name: [record.scores.get(name) for record in members] for record in members for name in record.scores}
+    told = [f"{name} {', '.join(map(str, values))}" for name, values in outcomes.items() if len(set(values)) > 1]
+    return f"the results differ: {'; '.join(told)}; tables take the newest" if told else "the scores agree"
 
 
 def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Return findings for runs of the same task, version and options that read different data."""
-
-    def key(record: RunRecord) -> str:
-        task = [record.spec.task, record.task_card.get("version"), record.spec.task_options]
-        return json.dumps(task, sort_keys=True, default=str)
-
-    for members in grouped((key(record), record) for record in records).values():
-        for split in dict.fromkeys(split for record in members for split in record.data):
-            by_digest = grouped((str(record.data[split]["digest"]), record) for record in members if split in record.data)
-            if len(by_digest) > 1:
-                yield _data_differ(members[0].spec.task, split, by_digest)
-
-
-def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunRecord]]) -> Finding:
-    usual, *others = sorted(by_digest, key=lambda digest: -len(by_digest[digest]))
-    words = (
-        f"the {split} split of {task} is not the same in all records: digest {usual[:8]} in {len(by_digest[usual])}, such as "
-        f"{by_digest[usual][0].source}, but {', '.join(digest[:8] for digest in others)} in these files"
-    )
-    return Finding("data differ", _files(record for digest in others for record in by_digest[digest]), words)
+    by_split: dict[tuple[str, str, str], list[tuple[str, RunRecord]]] = {}
+    for record in records:
+        task = json.dumps([record.task_card.get("version"), record.spec.task_options], sort_keys=True, default=str)
+        for split, part in record.data.items():
+            by_split.setdefault((record.spec.task, task, split), []).append((str(part["digest"]), record))
+    for (task, _, split), members in by_split.items():
+        usual, *others = sorted(grouped(members).items(), key=lambda found: -len(found[1]))
+        if others:
+            words = (
+                f"the {split} split of {task} is not the same in all records: digest {usual[0][:8]} in {len(usual[1])}, such as "
+                f"{usual[1][0].source}, but {', '.join(digest[:8] for digest, _ in others)} in these files"
+            )
+            yield Finding("data differ", _files(record for _, of_digest in others for record in of_digest), words)
 
 
 def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:

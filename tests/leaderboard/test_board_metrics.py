@@ -9,7 +9,7 @@ from make import make_record
 
 from attn_zoo.leaderboard import rank, render
 from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.heatmap import beside, heat_map, mean, metric
+from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.metrics import written
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
@@ -70,10 +70,10 @@ def test_the_heat_map_names_and_shades_every_metric():
     names = {"mse": "mse ↓", "r2": "R² %", "f1_micro": "micro F1 %"}
     for name, word in names.items():
         found = heat_map([table(name)])
-        assert metric(found.columns[0].table) == word
+        assert found.columns[0].metric == word
         cells = {line.attention: line.cells[0] for line in found.lines}
         assert cells["softmax"].shade == 1 and cells["uniform"].shade == 0
         linformer = cells["linformer"].shade
         assert linformer is not None and 0.3 < linformer < 0.8
     cell = heat_map([table("mse")]).lines[0].cells[0]
-    assert mean(cell, table("mse")) == "0.0021" and beside(cell, table("mse")) == "±2e-05"
+    assert (cell.text, cell.small) == ("0.0021", "±2e-05")

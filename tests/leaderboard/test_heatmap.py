@@ -17,7 +17,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
-from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, beside, gap, heat_map
+from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, gap, heat_map
 from attn_zoo.leaderboard.overview import heat_map_text
 from attn_zoo.records import RunRecord
 from attn_zoo.terminal import COLUMNS
@@ -95,7 +95,7 @@ def test_cells_of_runs_until_the_criterion_say_how_soon_and_how_many_and_what_di
     records += until_criterion("uniform", (None,) * 3, at_cap=0.2, flat=True)
     found = heat_map(tables(records))
     cells = {line.attention: line.cells[0] for line in found.lines}
-    assert {name: beside(cell, found.columns[0].table) for name, cell in cells.items()} == {
+    assert {name: cell.small for name, cell in cells.items()} == {
         "softmax": "1.2k",
         "linear": "1/3",
         "mega": "",

@@ -20,7 +20,7 @@ from synthetic import synthetic_records
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
-from attn_zoo.leaderboard.heatmap import SHADES, heat_map, level
+from attn_zoo.leaderboard.heatmap import SHADES, heat_map
 from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Damaged, RunRecord, Store
 
@@ -142,7 +142,7 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
     for drawn, line in zip(heat["lines"], found.lines, strict=True):
         for (_, _, shade, kinds, said, name), cell in zip(drawn["cells"], line.cells, strict=True):
-            assert shade == level(cell.shade) and ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
+            assert shade == cell.level and ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
             assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None)
             assert said.startswith(f"{line.attention} on ") or cell.row is None
             assert name == (cell.row.label if cell.row else "")

@@ -124,9 +124,9 @@ def test_a_run_recorded_twice_says_whether_the_scores_agree(tmp_path):
     Store(tmp_path).add(make_record(test=0.8, environment={"cpu": "Another"}))
     assert kinds(tmp_path)["repeated"].words.endswith("recorded 2 times; the scores agree")
     Store(tmp_path).add(make_record(test=0.7))
-    assert "the scores differ: test 0." in kinds(tmp_path)["repeated"].words
+    assert "the results differ: test 0." in kinds(tmp_path)["repeated"].words
     Store(tmp_path).add(make_record(status="diverged"))
-    assert "the outcomes differ: " in kinds(tmp_path)["repeated"].words
+    assert "the results differ: status " in kinds(tmp_path)["repeated"].words
 
 
 def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_path):

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.columns import Column, columns
-from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, beside, brief, gap, level, mean, metric
+from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, gap
+from attn_zoo.leaderboard.heatmap import Column as HeatColumn
 from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, difference_lines, literature, printed
 from attn_zoo.leaderboard.metrics import (
     beyond_sizes,
@@ -114,7 +115,7 @@ def rows_data(
                     "mechanism": row.attention,
                     "control": row.control,
                     "group": str(row.block),
-                    "metric": metric(table),
+                    "metric": task.metric,
                     **cells,
                     **({"published": said} if said else {}),
                     "details": [*_details(row, table, runs), *(["published", line] for line in lines)],
@@ -176,13 +177,12 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
     """Return the heat map as plain data: its columns and its lines. Each cell of a line has text, small text, shade, marks, tooltip
     and the label of its row."""
 
-    def cell(cell: Cell, table: Table, title: str) -> list[Any]:
-        marks = [("leads", cell.leads), ("marked", cell.marked), ("untrained", not cell.trained)]
-        marks += [("failed", cell.row is not None and cell.row.test is None)]
-        said = "" if cell.row is None else about(cell.row, table, f" on {title}")
-        kinds = " ".join(name for name, holds in marks if holds)
-        shade, name = level(cell.shade) if cell.trained else 0, "" if cell.row is None else cell.row.label
-        return [gap(cell) or mean(cell, table), beside(cell, table), shade, kinds, said, name]
+    def cell(cell: Cell, column: HeatColumn) -> list[Any]:
+        marks = {"leads": cell.leads, "marked": cell.marked, "untrained": not cell.trained}
+        marks["failed"] = cell.row is not None and cell.row.test is None
+        kinds = " ".join(name for name, holds in marks.items() if holds)
+        said, name = ("", "") if cell.row is None else (about(cell.row, column.table, f" on {column.title}"), cell.row.label)
+        return [gap(cell) or cell.text, cell.small, cell.level, kinds, said, name]
 
     share = next((column.table for column in found.columns if is_share(column.table)), None)
     averages = share is not None and found.means.reason is None
@@ -191,17 +191,17 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
             "attention": line.attention,
             "control": line.control,
             "group": line.group,
-            "cells": [cell(own, column.table, column.title) for own, column in zip(line.cells, found.columns, strict=True)],
+            "cells": [cell(own, column) for own, column in zip(line.cells, found.columns, strict=True)],
             "beside": [*([estimated(line.average, share)] if share and averages else []), *(cost or "-" for cost in line.costs)],
         }
         for line in found.lines
     ]
     return {
         "columns": [
-            {"title": c.title, "direction": c.direction, "metric": metric(c.table), "why": c.unshaded or ""} for c in found.columns
+            {"title": c.title, "direction": c.direction, "metric": c.metric, "why": c.unshaded or ""} for c in found.columns
         ],
         "beside": [*(["average (%)"] if averages else []), *(cost.head for cost in found.costs)],
-        "chance": ["-" if c.table.chance is None else brief(c.table.chance, c.table) for c in found.columns],
+        "chance": [c.chance for c in found.columns],
         "lines": lines,
     }
 
