@@ -210,12 +210,12 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
     """
     if not grid.body:
         return ""
-    title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
     if format == "terminal":
-        right = [name for name in head if name not in LEFT]
-        optional = [name for name in grid.optional if name in head]
-        whole = right if len(right) == len(head) - 1 else ()  # a table of numbers is divided rather than wrapped
-        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, whole=whole, wide=wide)}"
+        right = [name for name in grid.head if name not in LEFT]
+        whole = right if len(right) == len(grid.head) - 1 else ()  # a table of numbers is divided rather than wrapped
+        text = fit(grid.body, grid.head, optional=grid.optional, right=right, whole=whole, wide=wide)
+        return f"{wrap(escaped(grid.title, format))}\n\n{text}"
+    title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
     align = ["left" if name in LEFT else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     return f"% {title[0]}\n{text}" if format == "latex" else f"**{title[0]}**\n\n{text}"

@@ -55,19 +55,20 @@ Free = dict[str, Scalar]
 """Mapping from any names to single values, such as numbers and strings."""
 
 
-_KINDS: Mapping[str, Any] = {"str": str, "int": Whole, "float": Number, "bool": bool, "int | None": Count | None}
-_KINDS = {**_KINDS, "float | None": Number | None, "Mapping[str, str]": dict[str, str], "Mapping[str, Any]": Free}
+_KINDS: Mapping[str, Any] = {
+    **{"str": str, "int": Whole, "float": Number, "bool": bool, "int | None": Count | None, "float | None": Number | None},
+    **{"Mapping[str, str]": dict[str, str], "Mapping[str, Any]": Free},
+}
 """Schema of a field by the annotation in its dataclass."""
 
 
 def _part(kind: type, **parts: Any) -> type[Struct]:
     """Return the schema of a dataclass. Fields with a default may be missing; ``parts`` has the schemas of some fields."""
-    known = [(part.name, parts.get(part.name, _KINDS.get(str(part.type))), part) for part in fields(kind)]
-    has_default = [
-        (name, of, None) for name, of, part in known if part.default is not MISSING or part.default_factory is not MISSING
-    ]
-    needed = [(name, of) for name, of, _ in known if name not in [other for other, _, _ in has_default]]
-    return defstruct(kind.__name__, [*needed, *has_default], forbid_unknown_fields=True, kw_only=True)
+    made: list[Any] = []
+    for part in fields(kind):
+        needed = part.default is MISSING and part.default_factory is MISSING
+        made.append((part.name, parts.get(part.name, _KINDS.get(str(part.type))), *(() if needed else (None,))))
+    return defstruct(kind.__name__, made, forbid_unknown_fields=True, kw_only=True)
 
 
 _Spec = _part(RunSpec, model=_part(ModelSpec), budget=_part(Budget), attention_version=Count)

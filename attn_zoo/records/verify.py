@@ -105,7 +105,7 @@ def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 
 def _agreement(members: Sequence[RunRecord]) -> str:
-    outcomes = {"status": [record.status for record in members]}
+    outcomes: dict[str, list[object]] = {"status": [record.status for record in members]}
     outcomes |= {name: [record.scores.get(name) for record in members] for record in members for name in record.scores}
     told = [f"{name} {', '.join(map(str, values))}" for name, values in outcomes.items() if len(set(values)) > 1]
     return f"the results differ: {'; '.join(told)}; tables take the newest" if told else "the scores agree"

@@ -84,7 +84,7 @@ def _record(name: str, task: str, seed: int, level: float, flops: float, **chang
     lower = task == _PERPLEXITY
     test = 19 - 11 * level if lower else min(1.0, max(0.0, 0.1 + 0.88 * level))
     card = {"title": TASKS[task], "length": 1024, **(PERPLEXITY if lower else {})}
-    counted = {"parameters": 70_000, "flops_per_example": int(flops)}
+    counted = {"parameters": 70_000, "flops_per_example": int(flops), "mechanism_flops_4096": int(flops)}
     record = make_record(name, task, seed, test=test, card=card, counted=counted, chance=19.0 if lower else 0.1, **changes)
     return replace(record, attention_card={**record.attention_card, "control": name in CONTROLS})
 
