@@ -199,22 +199,15 @@ def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], wid
 
 def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mapping[int, int], flush: set[int], head: bool) -> str:
     """Return cells as lines, wrapped to the widths of their columns, with a rule below the head."""
-    broken = [[_broken(row[at], widths[at]) for at in kept] for row in cells]
-    last = kept[-1] if kept else 0
     lines = []
-    for number, row in enumerate(broken):
-        for parts in zip_longest(*row, fillvalue=""):
-            padded = [_padded(part, widths[at], at in flush, at == last) for at, part in zip(kept, parts, strict=True)]
+    for number, row in enumerate(cells):
+        broken = [
+            [row[at]] if len(row[at]) <= widths[at] else textwrap.wrap(row[at], max(1, widths[at]), break_on_hyphens=False)
+            for at in kept
+        ]
+        for parts in zip_longest(*broken, fillvalue=""):
+            padded = [f"{part:{'>' if at in flush else '<'}{widths[at]}}" for at, part in zip(kept, parts, strict=True)]
             lines.append((" " * _GAP).join(padded).rstrip())
         if head and number == 0:
             lines.append((" " * _GAP).join("-" * widths[at] for at in kept))
     return "\n".join(lines)
-
-
-def _broken(text: str, width: int) -> list[str]:
-    return [text] if len(text) <= width else textwrap.wrap(text, max(1, width), break_on_hyphens=False) or [""]
-
-
-def _padded(text: str, width: int, right: bool, last: bool) -> str:
-    room = " " * (width - len(text))
-    return room + text if right else text + ("" if last else room)
