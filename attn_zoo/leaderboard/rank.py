@@ -16,7 +16,7 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
-from attn_zoo.leaderboard.table import STEADY, Block, CurvePoint, Failure, Row, Table, runs_of
+from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table, runs_of
 from attn_zoo.records import RunRecord, Tuning, frame
 from attn_zoo.records.record import bounds
 
@@ -321,7 +321,7 @@ def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[CurvePoint, ...]:
+def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[Mapping[str, Any], ...]:
     """Return the curve at the steps at which every seed was validated. Under a time limit, the last steps differ between seeds."""
     validations = grouped(
         (point["step"], (point["train_seconds"] + (run["pretrain_seconds"] or 0.0), point["valid"]))
@@ -332,9 +332,8 @@ def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[CurvePoin
     points = []
     for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen], bounds(done[0]["task_card"]["metric"]))
-        assert valid is not None, "every listed step has validation scores"
-        flops = flops_until(step, done[0], training_flops)
-        points.append(CurvePoint(step, statistics.median(seconds for seconds, _ in seen), flops, valid))
+        seconds, flops = statistics.median(seconds for seconds, _ in seen), flops_until(step, done[0], training_flops)
+        points.append({"step": step, "seconds": seconds, "flops": flops, "valid": valid})
     return tuple(points)
 
 

@@ -57,18 +57,6 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """Validation score at one step of training, averaged over the finished seeds."""
-
-    step: int
-    seconds: float
-    """Training time in seconds until this step, median over seeds."""
-    flops: float | None
-    """FLOPs of training until this step, forward and backward."""
-    valid: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """Failed run: a seed that has no test score."""
 
@@ -209,7 +197,9 @@ class Row:
     """Training score minus test score, with the same weights."""
     over_chance: Estimate | None
     """Test score minus the chance level."""
-    curve: tuple[CurvePoint, ...]
+    curve: tuple[Mapping[str, Any], ...]
+    """Validation scores during training, averaged over the finished seeds: points of ``step``, ``seconds`` of training (median over
+    seeds), ``flops`` of training (forward and backward; None if unknown) and ``valid`` (an ``Estimate``)."""
     failures: tuple[Failure, ...]
     """Seeds without a test score."""
     parameters: int | None

@@ -1,10 +1,14 @@
-"""Folder of records: one JSON file per run, or many runs in a packed file. A record is written as a whole and never changed."""
+"""Folder of records: one JSON file per run, or many runs in a packed file. A record is written as a whole and never changed.
+
+Processes that write into the same folder divide the runs among themselves by file locks.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,15 +18,17 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
+from typing import IO
 
-from attn_zoo.records.claim import SUFFIX as CLAIM
-from attn_zoo.records.claim import claimed, is_claimed
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.files import HALF, NAME, is_packed, pack, read_record, text_of, unpack, write_whole
 from attn_zoo.records.files import SUFFIX as PACKED
 from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
+
+if sys.platform != "win32":
+    import fcntl
 
 ROOM = 2**18
 """Bytes that must be free in the folder before a run starts."""
@@ -33,8 +39,9 @@ TRY = ".try-"
 _WRITING_SECONDS = 3600
 """Age in seconds above which an incomplete file is removed. Writing takes only seconds, so its writer has died."""
 
-CHECKPOINT, UNUSED = ".checkpoint", ".unused"
-"""Suffixes of two kinds of files: the checkpoint of a run that is not recorded yet, and a checkpoint that cannot be used."""
+CHECKPOINT, UNUSED, CLAIM = ".checkpoint", ".unused", ".claim"
+"""Suffixes of three kinds of files: the checkpoint of a run that is not recorded yet, a checkpoint that cannot be used, and the
+file whose lock claims a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +316,58 @@ def _by_name(record: RunRecord) -> tuple[str, str]:
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
     """Return the study of a run and whether the run is a trial of it, or None for a run outside any study."""
     return None if tuning is None else (tuning.study, tuning.trial is not None)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Return a context that yields True if this process claimed a run, and False if another process has claimed it.
+
+    The claim is a lock on the hidden file ``path`` that lasts until the context ends. If the process is killed, the system releases
+    the lock. If the file system or platform has no locks, every process gets True. Two processes may then do the same run, but
+    tables count only one of its two records.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    held = _lock(path)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            with suppress(OSError):  # the folder has become read-only; a file without a lock claims nothing
+                os.unlink(held.name)  # before the lock is released, so that no other process's claim is removed
+            held.close()
+
+
+def is_claimed(path: Path) -> bool:
+    """Return True if a running process has locked the file ``path`` to claim a run."""
+    if sys.platform == "win32":
+        return False
+    try:
+        with path.open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # deleted meanwhile, or a file system without locks
+        return False
+    return False
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """Open and lock the file. Return None if another process holds the lock."""
+    while True:
+        file = path.open("a", encoding="utf-8")
+        if sys.platform == "win32":
+            return file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            if is_claimed(path):
+                return None
+            continue  # the other process only asked, in ``is_claimed``
+        except OSError:  # no locks on this file system
+            return file
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # its holder deleted it after it was opened here: a lock on it would claim nothing

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attn_zoo.grouping import grouped
-from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.files import HALF
 from attn_zoo.records.record import RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOLS
-from attn_zoo.records.store import CHECKPOINT, TRY, UNUSED, Damaged, Store
+from attn_zoo.records.store import CHECKPOINT, CLAIM, TRY, UNUSED, Damaged, Store, is_claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,9 @@ def _left_over(root: Path) -> Iterator[Finding]:
         kind, words = "leftover", ""
         if path.name.startswith(TRY) or path.name.endswith(HALF):
             words = "left by a write that was cut short; nothing reads it, and attn-zoo run removes it after an hour"
-        elif path.name.endswith(SUFFIX) and is_claimed(path):
+        elif path.name.endswith(CLAIM) and is_claimed(path):
             kind, words = "running", "a process is doing this run now"
-        elif path.name.endswith(SUFFIX):
+        elif path.name.endswith(CLAIM):
             words = "left by a run that was killed; it has no effect, and the same command repeats the run"
         elif path.name.endswith(CHECKPOINT) and Store(root).is_over(path):
             words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"

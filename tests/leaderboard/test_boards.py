@@ -83,7 +83,7 @@ def test_flops_are_of_training_forward_and_backward():
     assert found.budget == 30 * 64 * 3 * 50, "steps, examples a step, three forward passes"
     assert entries["linformer"].score.mean == 0.7 and entries["softmax"].score.mean == 0.4
     (table,) = tables(records)
-    assert table.rows[0].curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].curve[0].flops == 10 * 64 * 3 * 100
+    assert table.rows[0].curve[0]["flops"] == 10 * 64 * 3 * 100 or table.rows[1].curve[0]["flops"] == 10 * 64 * 3 * 100
     assert "three forward passes" in render([table], "latex")
 
 
@@ -175,7 +175,7 @@ def test_pretraining_counts_as_time_and_flops():
     assert entry.score and entry.score.mean == 0.4, "the second look is at 4 s of training, 6 s in all"
     (row,) = table.rows
     assert row.train_seconds == 8.0
-    assert [point.seconds for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
+    assert [point["seconds"] for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
     assert "400 steps of 64 examples, after 20 steps of pretraining on masked tokens; fp32" in render([table], "latex")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
@@ -183,9 +183,9 @@ def test_pretraining_counts_as_time_and_flops():
 
 def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():
     (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9, seed=seed) for seed in (1, 2)])
-    assert [point.step for point in table.rows[0].curve] == [10, 20], "their last looks are after steps 31 and 32"
+    assert [point["step"] for point in table.rows[0].curve] == [10, 20], "their last looks are after steps 31 and 32"
     (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9)])
-    assert [point.step for point in table.rows[0].curve] == [10, 20, 31]
+    assert [point["step"] for point in table.rows[0].curve] == [10, 20, 31]
 
 
 def test_the_time_of_a_run_that_was_paused_is_no_cost():

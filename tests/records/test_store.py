@@ -18,9 +18,9 @@ from make import make_record
 
 from attn_zoo.cli.job import _readable
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
-from attn_zoo.records.claim import is_claimed
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.files import MOST_BYTES
+from attn_zoo.records.store import is_claimed
 
 
 def test_a_record_comes_back_as_it_was(tmp_path):
@@ -130,7 +130,7 @@ def test_a_process_that_asks_who_does_a_run_does_not_keep_others_from_it(tmp_pat
             fcntl.flock(asking, fcntl.LOCK_UN)
             return is_claimed(path)
 
-        monkeypatch.setattr("attn_zoo.records.claim.is_claimed", answered)
+        monkeypatch.setattr("attn_zoo.records.store.is_claimed", answered)
         with Store(tmp_path).claim("0" * 16) as ours, Store(tmp_path).claim("0" * 16) as again:
             assert ours and not again
 
