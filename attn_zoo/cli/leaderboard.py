@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--equal", action="append", default=[], metavar="COST=BUDGET", help=budget)
     after = "training times at which to show the best validation score so far, such as 5min,15min,30min"
     parser.add_argument("--at", default=(), type=times, metavar="TIME,TIME", help=after)
-    parser.add_argument("--seeds", action="store_true", help="also show the test score of every seed")
     scores = "print only scores by mechanism and task; in the terminal as a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
     published = "show scores beside published ones, and how the settings differ"
@@ -107,9 +106,8 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     return 0
 
 
-_PARTS = ("separation", "published", "overview", "seeds", "at")
-"""Options that select what is printed. Only ``--overview`` and ``--seeds`` can be combined, and ``--seeds`` and ``--at``."""
-_TOGETHER = ({"overview", "seeds"}, {"seeds", "at"})
+_PARTS = ("separation", "published", "overview", "at")
+"""Options that select what is printed."""
 _WITHOUT = {"html": _PARTS[:-1], "svg": _PARTS, "csv": ("at",)}
 """Options with which a format cannot be combined."""
 
@@ -121,7 +119,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
         ValueError: options exclude each other, or the output has no folder.
     """
     given, format = [name for name in _PARTS if getattr(parsed, name)], parsed.format
-    if len(given) > 1 and not any(set(given) <= pair for pair in _TOGETHER):
+    if len(given) > 1:
         raise ValueError(f"--{given[0]} prints a table of its own. Leave out --{given[0]} or --{given[1]}")
     if wrong := [name for name in given if name in _WITHOUT.get(format, ())]:
         raise ValueError(f"--format {format} cannot be combined with --{wrong[0]}. Leave out one of them")
@@ -162,7 +160,7 @@ def _text(parsed: argparse.Namespace) -> str:
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])
-    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "wide")
+    names = ("format", "task", "attention", "overview", "by", "at", "wide")
     colours = colours_here() if parsed.output is None else None
     return leaderboard(
         parsed.records, equal=budgets(parsed.equal), colours=colours, **{name: getattr(parsed, name) for name in names}

@@ -26,7 +26,7 @@ from attn_zoo.terminal import short
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column ``front`` (the Pareto fronts of a row)."""
 LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
-EVERY = ("scores", "costs", "budgets", "times", "parts", "seeds")
+EVERY = ("scores", "costs", "budgets", "times", "parts")
 """Names of all views. A view is a part of a leaderboard table that text formats print as a separate table, such as the costs."""
 
 Value = Callable[[Row, Table], Any]
@@ -51,7 +51,8 @@ class Column:
     least_first: bool = False
     """True if the first click on the heading sorts in ascending order."""
     views: tuple[str, ...] = ()
-    """Views that show the column, from ``EVERY``. The HTML page shows every column that has a text."""
+    """Views that show the column, from ``EVERY``, or ``page`` for a column that only the HTML page has. The page has all columns
+    with a text."""
     leaves: int = 0
     """Place in the order in which a narrow terminal leaves columns out: 1 goes first. A column with 0 always stays."""
     measured: bool = False
@@ -357,4 +358,4 @@ def _of_seed(seed: int) -> Column:
     def text(row: Row, table: Table) -> str:
         return optional(row.by_seed.get(seed), lambda value: figure(value, table))
 
-    return Column(f"seed {seed}", f"seed {seed}", text, lambda row, table: row.by_seed.get(seed), views=("seeds",))
+    return Column(f"seed {seed}", f"seed {seed}", text, lambda row, table: row.by_seed.get(seed), views=("page",))

@@ -43,7 +43,6 @@ _VIEWS = {
     "budgets": ", at equal budgets",
     "times": ", best validation score by time of training",
     "parts": ", by part of the test",
-    "seeds": ", by seed",
 }
 """Text that each view adds to the title of the task."""
 _BLOCKS = ("costs", "budgets", "times")
@@ -71,7 +70,6 @@ def leaderboard(
     by: str = "score",
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
-    seeds: bool = False,
     colours: str | None = None,
     wide: bool = False,
 ) -> str:
@@ -86,7 +84,6 @@ def leaderboard(
         by: order of rows, one of ``ORDERS``.
         equal: budgets at which configurations are compared, by cost (``time``, ``FLOPs`` or ``memory``); see ``tables``.
         at: training times in seconds. A further column per time shows the best validation score of each row until then.
-        seeds: also show the score of every seed.
         colours: colour system of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
         wide: show every column, even if the terminal is too narrow for all.
 
@@ -101,7 +98,7 @@ def leaderboard(
     records, damaged = Store(root).load()
     made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
     if made or format in ("csv", "json"):
-        text = render(made, format, overview=overview, seeds=seeds, colours=colours, by=by, wide=wide)
+        text = render(made, format, overview=overview, colours=colours, by=by, wide=wide)
     else:
         wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
         pairs = sorted({f"{record.spec.attention} on {record.spec.task}" for record in records})
@@ -119,7 +116,6 @@ def render(
     format: str,
     *,
     overview: bool = False,
-    seeds: bool = False,
     colours: str | None = None,
     by: str = "score",
     wide: bool = False,
@@ -127,12 +123,11 @@ def render(
     """Return leaderboard tables as text in one of ``FORMATS``.
 
     If there are several tasks, an overview comes first. Then each task has tables of its scores, its costs and its scores at equal
-    budgets. In the terminal, more than ``MOST_TASKS`` tasks have only the overview, unless seeds or training times were asked for.
+    budgets. In the terminal, more than ``MOST_TASKS`` tasks have only the overview, unless training times were asked for.
     CSV and JSON always hold everything.
 
     Args:
         overview: show only the overview and its notes. In the terminal the overview is the heat map.
-        seeds: also show the score of every seed.
         colours: colour system of the terminal; None for plain text.
         by: order of the rows, one of ``ORDERS``.
         wide: show every column, even if the terminal is too narrow for all.
@@ -145,12 +140,11 @@ def render(
     check_text("format", format, FORMATS)
     if format in ("csv", "json"):
         return as_csv(tables) if format == "csv" else as_json(tables)
-    many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or seeds or any(table.at for table in tables))
+    many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or any(table.at for table in tables))
     parts = [overviews.overview_text(tables, format, colours, by)] if overview or len(tables) > 1 else []
-    views = [view for view in _VIEWS if seeds or view != "seeds"]
     names = titles(tables) if len(tables) > 1 else [None]
     for table, name in () if overview or many else zip(tables, names, strict=True):
-        parts += [tabulated(grid(table, view, by, name), format, wide) for view in views]
+        parts += [tabulated(grid(table, view, by, name), format, wide) for view in _VIEWS]
         parts.append(lines(page_notes(table) if format == "github" else table_notes(table), format))
     legends = [MORE.format(len(tables))] if many else []
     parts.append(lines([*legends, *legend(tables, overview or many)], format))
@@ -163,7 +157,7 @@ def grid(table: Table, view: str, by: str = "score", name: str | None = None) ->
     If the view has no columns besides the names of the rows, the grid has no lines.
 
     Args:
-        view: ``scores``, ``costs``, ``budgets``, ``times``, ``parts`` or ``seeds``.
+        view: ``scores``, ``costs``, ``budgets``, ``times`` or ``parts``.
         by: order of the rows. If it is a cost, this cost is shown beside the scores as well.
         name: name of the task in the title of the grid; by default the title of the task.
     """
