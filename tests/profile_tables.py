@@ -13,14 +13,17 @@ from scipy.stats import fisher_exact
 from tabulate import tabulate
 
 from attn_zoo.leaderboard import Table
-from attn_zoo.leaderboard.advise.needs import Answer
-from attn_zoo.leaderboard.advise.table import use_cases, use_line, use_table
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, is_above_control
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, is_above_control
+from attn_zoo.leaderboard.heat_costs import LENGTH
 from attn_zoo.leaderboard.metrics import score, written
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.leaderboard.table import Verdict
+from attn_zoo.recommend.answer import use_cases
+from attn_zoo.recommend.candidates import percentage
+from attn_zoo.recommend.text import use_line, use_table
+from attn_zoo.recommend.verdicts import Ability, abilities, judge, recorded_shares
 from attn_zoo.records import RunRecord
-from attn_zoo.registry import attentions, card
+from attn_zoo.registry import card
 
 SEARCH_SEED = 0
 """First seed of every search."""
@@ -28,23 +31,62 @@ SEARCH_SEED = 0
 
 def uses() -> str:
     """Return the answers of ``attn-zoo recommend`` to every use case."""
-    return use_table(_use_cases(), format="github")
-
-
-def _use_cases() -> list[Answer]:
-    recurrent = [name for name in attentions() if card(name).can.stepwise]
-    return use_cases(profile_boards(), measured("transplant"), recurrent=recurrent)
+    return use_table(use_cases(profile_boards(), measured("transplant")), format="github")
 
 
 def choice() -> str:
     """Return each use case with the mechanism to use and the lengths of the tested inputs."""
-    lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, _use_cases())]
+    lines = [(use, name, tokens) for use, name, _, _, tokens in map(use_line, use_cases(profile_boards(), measured("transplant")))]
     return tabulate(lines, ("use case", "use", "length of the tested inputs (tokens)"), tablefmt="github", disable_numparse=True)
 
 
 def _all_of(names: Sequence[str]) -> str:
     """Return the names in one phrase: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def finding(tables: Sequence[Table]) -> str:
+    """Return for each direction (bidirectional, causal) how many mechanisms that take fewer FLOPs than softmax match it on all
+    tasks, and which of them match it on the most.
+
+    A mechanism counts in a direction if it was run on at least half of its tasks. If none counts, the text is empty.
+    """
+    by_direction = {causal: [one for one in abilities(tables) if one.causal == causal] for causal in (False, True)}
+    said = [_finding("causal" if causal else "bidirectional", some) for causal, some in by_direction.items()]
+    return " ".join(filter(None, said))
+
+
+def _finding(direction: str, some: Sequence[Ability]) -> str:
+    rivals = {name for ability in some for name, row in ability.rows.items() if not row.control} - {BASELINE}
+    ran = {name: {one.name: judge(one, name).matches for one in some if name in one.rows} for name in sorted(rivals)}
+    shares = {name: recorded_shares(name, some) for name, tasks in ran.items() if len(tasks) >= len(some) / 2}
+    cheap = {name: ran[name] for name, known in shares.items() if known and all(share is not None and share < 1 for share in known)}
+    if not cheap:
+        return ""
+    most = max(sum(tasks.values()) for tasks in cheap.values())
+    names = [name for name, tasks in cheap.items() if sum(tasks.values()) == most]
+    named = _all_of([f"`{name}`" for name in names])
+    text = (
+        f"{len(cheap)} mechanism{'s' * (len(cheap) > 1)} with fewer FLOPs than softmax {'were' if len(cheap) > 1 else 'was'} run "
+        f"on at least half of the {len(some)} {direction} task{'s' * (len(some) != 1)}. "
+    )
+    if most == len(some):
+        text += f"{named} {'match' if names[1:] else 'matches'} softmax on all of these tasks"
+    else:
+        text += "None of them matches softmax on all of these tasks"
+        text += f": {named} {'match' if names[1:] else 'matches'} it on {most}, the most" if most else ""
+    if most and not names[1:]:
+        known = [share for share in shares[names[0]] if share is not None]
+        ends = dict.fromkeys(percentage(share) for share in (min(known), max(known)))
+        text += f". With the sizes of these runs, it takes {' to '.join(ends)} % of softmax's FLOPs at {LENGTH:,} tokens"
+    clear = [one.name for one in some if judge(one, BASELINE).verdict == "above controls"]
+    at = {task: [tasks[task] for tasks in cheap.values() if task in tasks] for task in clear}
+    share = {task: sum(matches) / len(matches) for task, matches in at.items() if matches}
+    hardest = [task for task in share if share[task] == min(share.values()) and share[task] < 1]
+    if not hardest:
+        return f"{text}."
+    counts = _all_of([f"{sum(at[task])} of {len(at[task])}" for task in hardest])
+    return f"{text}. Softmax is hardest to match on {_all_of(hardest)}: {counts} mechanisms match it there."
 
 
 def regime() -> str:

@@ -34,8 +34,9 @@ from linformer_tables import (
     table2_pretrained,
     table2_published,
 )
-from profile_tables import choice, learned, regime, repeated, searched, trust, uses
+from profile_tables import choice, finding, learned, regime, repeated, searched, trust, uses
 from tabulate import tabulate
+from verdict_matrix import verdict_matrix
 
 from attn_zoo import reference
 from attn_zoo.bench.experiments import report
@@ -44,9 +45,6 @@ from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.advise.abilities import abilities
-from attn_zoo.leaderboard.advise.matrix import verdict_matrix
-from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.leaderboard.columns import COLUMNS
 from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
@@ -146,7 +144,7 @@ def tables() -> dict[str, str]:
         "projections": projections_table(measured("projections"), "github"),
         "spectrum": spectrum_table(measured("spectrum"), "github"),
         "transplant": transplant_table(measured("transplant"), "github"),
-        "finding": finding(abilities(profile_boards())),
+        "finding": finding(profile_boards()),
         "uses": uses(),
         "columns": column_tables(),
         "matrix": verdict_matrix(profile_boards()),

@@ -43,7 +43,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["attention/test_second_derivatives.py", "bench/test_counted.py", "bench/test_counted_models.py"], "variants"),
     **dict.fromkeys(["mutants", "test_conformance_causes.py", "test_layer_steps.py"], "variants"),
     **dict.fromkeys(["hostile", "survival", "sweeps", "cli/test_cli.py", "benchmarks/test_gpu.py"], "process"),
-    **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "bench/test_workers.py"], "process"),
+    **dict.fromkeys(["cli/test_every_task_runs.py", "recommend/test_command.py", "bench/test_workers.py"], "process"),
     **dict.fromkeys(["runner/test_checkpoint.py", "test_packaging.py"], "process"),
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_callback.py"], "process"),
     **dict.fromkeys(["test_plugin.py", "tasks/test_published_flaws.py"], "process"),

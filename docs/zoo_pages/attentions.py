@@ -12,12 +12,11 @@ from pathlib import Path
 from attn_zoo.bench.tables import binary, decimal
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.count import activation_bytes
-from attn_zoo.leaderboard.advise.costs import cost
-from attn_zoo.leaderboard.advise.sentences import told
-from attn_zoo.leaderboard.advise.table import rule
 from attn_zoo.leaderboard.metrics import estimated, figure, score, unit
+from attn_zoo.recommend.text import rule
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.families import families
+from zoo_pages.findings import spent, told
 from zoo_pages.papers import cited
 from zoo_pages.results import Results, shown_sets
 from zoo_pages.templating import render
@@ -93,7 +92,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         claims=_claims(entry),
         abilities=told(results.abilities, name_, causal=entry.can.causal) if _ran(results, name_) else [],
         rule=rule(),
-        spent=_spent(name_, results),
+        spent=spent(name_, results.abilities),
         cost=_cost_tables(entry),
         states_cost=" ".join((entry.cost.__doc__ or "").split()),
         heads=HEADS,
@@ -118,12 +117,6 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
 def _ran(results: Results, name: str) -> bool:
     """Tell whether the profile has a row of a mechanism."""
     return any(name in ability.rows for ability in results.abilities)
-
-
-def _spent(name: str, results: Results) -> str:
-    """FLOPs on the tasks of the profile relative to softmax; empty where they are not counted."""
-    spent = cost(name, results.abilities)
-    return spent.words if spent.shares else ""
 
 
 def _definition(entry: AttentionCard, folder: Path) -> Definition | None:

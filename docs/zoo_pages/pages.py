@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from attn_zoo.cli.listing import task_table
-from attn_zoo.leaderboard.advise.sentences import finding
 from attn_zoo.registry import attentions, card, task_names
 from zoo_pages.attentions import attention_index, attention_page
 from zoo_pages.commands import command_page
@@ -17,6 +16,7 @@ from zoo_pages.tasks import board, task_index, task_page
 
 PICTURES = ("crossover.svg", "error.svg")
 """Pictures in the folder of results that the pages of attentions show."""
+README = Path(__file__).parents[2] / "README.md"
 SITE = "site"
 """Folder of files that become part of the site as they are."""
 _COMMUNITY = """# Results of other people
@@ -34,7 +34,7 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         "attention/index.md": attention_index(results),
         "task/index.md": task_index(task_table()),
         "board.md": board(results),
-        "finding.md": finding(results.abilities) + "\n",
+        "finding.md": README.read_text(encoding="utf-8").partition("<!-- table: finding -->")[2].partition("<!-- end -->")[0],
         "community.md": _COMMUNITY + results.community + "\n",
     }
     pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}

@@ -20,9 +20,9 @@ from attn_zoo.bench.timed import KINDS
 from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.analyze import error_table
 from attn_zoo.leaderboard import Row, Table, tables
-from attn_zoo.leaderboard.advise.abilities import Ability, abilities
 from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.page import ResultSet
+from attn_zoo.recommend.verdicts import Ability, abilities
 from attn_zoo.records import Store
 from attn_zoo.records.files import NAME
 from attn_zoo.registry import attentions, card

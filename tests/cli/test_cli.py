@@ -126,7 +126,15 @@ def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, t
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["leaderboard", "--help"], ["show", "--help"], ["records", "verify", "--help"]]
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["leaderboard", "--help"],
+        ["recommend", "--help"],
+        ["show", "--help"],
+        ["records", "verify", "--help"],
+    ],
 )
 def test_a_command_imports_only_what_it_needs(words):
     code = "import sys; from attn_zoo.cli import main\ntry: main(sys.argv[1:])\nfinally: assert 'torch' not in sys.modules"

@@ -10,12 +10,16 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from make import records_of
 
+from attn_zoo.leaderboard import tables
+from attn_zoo.recommend.verdicts import abilities
 from attn_zoo.registry import attentions, card
 
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
 from zoo_pages.drawing import TOKENS, drawing, seen
 from zoo_pages.families import families
+from zoo_pages.findings import spent, told
 from zoo_pages.notebooks import NOTEBOOKS, notebook
 from zoo_pages.papers import cited
 
@@ -81,3 +85,33 @@ def test_entries_agree_with_the_card(name):
 def test_a_paper_without_an_entry_is_an_error():
     with pytest.raises(KeyError, match=r"0000\.00000"):
         cited("Somebody 2000, arXiv:0000.00000")
+
+
+def test_sentences_count_out_of_the_tasks_that_were_run():
+    scores = {"uniform": (0.20, 0.21, 0.22), "softmax": (0.90, 0.91, 0.92)}
+    matching, worse = {"linformer": (0.90, 0.90, 0.92)}, {"linformer": (0.80, 0.82, 0.81)}
+    by_task = {"mqar": scores | matching, "copying": scores | worse, "needle": scores}
+    made = [record for task, these in by_task.items() for record in records_of(these, task, spec_task_options={})]
+    found = abilities(tables(made))
+    lines = {line.sentence: line.tasks for line in told(found, "linformer")}
+    assert list(lines) == [
+        "It matches softmax on 1 of the 2 tasks that it was run on.",
+        "It is worse than softmax on 1 of the 2 tasks that it was run on.",
+        "It was not run on 1 of the 3 tasks.",
+    ]
+    ((worst,),) = [tasks for sentence, tasks in lines.items() if "worse" in sentence]
+    assert worst.startswith("Copying: 81.0") and "softmax 91.0" in worst and "uniform (the best control) 21.0" in worst
+    assert told(found[:1], "softmax")[0].sentence == "It is better than the best control on the only task that it was run on."
+    assert told(found, "uniform")[0].sentence == "It is the best control on 3 of the 3 tasks that it was run on."
+    assert told(found, "softmax")[0].sentence == "It is better than the best control on 3 of the 3 tasks that it was run on."
+
+
+def test_the_recorded_cost_has_the_state_on_the_longest_causal_task():
+    made = []
+    for length, state in ((64, 512), (128, 1024)):
+        for name, flops, size in (("softmax", 1000, 4 * state), ("linear", 4 if length == 64 else 10, state)):
+            counted = {"parameters": 1, "mechanism_flops_4096": flops, "state_bytes": size}
+            made += records_of({name: (0.9,)}, "mqar", card={"causal": True, "length": length}, counted=counted)
+    said = "0.4 to 1 % of softmax's FLOPs at 4,096 tokens; a state of 1 KiB, softmax's 4 KiB (128 tokens)"
+    assert spent("linear", abilities(tables(made))) == said
+    assert spent("performer", abilities(tables(made))) == ""

@@ -11,10 +11,7 @@ from attn_zoo.leaderboard.heatmap import distinct, numbered, unshaded
 from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Outcome, Row, Table, shown_rows
-
-ACCEPT = 5.0
-"""How much worse than softmax a mechanism may be and still match it: in points for percentage metrics, else in per cent of
-softmax's score."""
+from attn_zoo.recommend.needs import ACCEPT
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
 
@@ -32,6 +29,11 @@ class Ability:
     """Reason why the task is not evidence, for example that no mechanism beats the best control. None if it is evidence."""
 
     @property
+    def task(self) -> str:
+        """Name of the task."""
+        return str(self.table.task["name"])
+
+    @property
     def causal(self) -> bool:
         """True if the task is causal."""
         return bool(self.table.task.get("causal"))
@@ -42,46 +44,59 @@ class Ability:
         row = self.rows.get(BASELINE)
         return row if row and row.test else None
 
-    @property
-    def unit(self) -> str:
-        """Unit of differences from softmax: points for percentage metrics, else per cent of softmax's score."""
-        return "points" if is_share(self.table) else "%"
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on how well one mechanism does on the task of one ability."""
+    """Verdict on how well one mechanism does on one task, or how well a trained encoder does with it in one quality."""
 
-    ability: Ability
-    row: Row | None
-    gain: Estimate | None
-    """Difference between the scores of the mechanism and of softmax, in the unit of the ability, positive if the mechanism is
-    better. None for softmax, and if a score is missing."""
+    at: str
+    """Name of the ability or quality. If the mechanism has several rows on the task, the settings of the judged row follow."""
     verdict: Judged
+    gain: Estimate | None = None
+    """Difference between the scores of the mechanism and of softmax, positive if the mechanism is better. None for softmax, and if
+    a score is missing."""
+    unit: str = "points"
+    """Unit of the difference: points for percentage metrics, else per cent of softmax's score."""
+    row: Row | None = None
+    """Row of the scores; None if the mechanism was not run, and for an encoder."""
 
     @property
-    def name(self) -> str:
-        """Name of the ability. If the mechanism has several rows on the task, the settings of the judged row follow."""
-        return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
+    def matches(self) -> bool:
+        """True if the mechanism matches softmax."""
+        return self.verdict in ("better", "as good")
+
+    @property
+    def lost(self) -> bool:
+        """True if the mechanism does not match softmax, whatever further seeds show."""
+        return self.verdict in ("worse", "no better", "failed")
+
+    @property
+    def decided(self) -> bool:
+        """True if the mechanism has enough seeds for a comparison with softmax."""
+        return self.verdict in ("better", "as good", "worse", "no better", "unclear")
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval of the difference."""
+        assert self.gain is not None, "a verdict that is decided has a difference from softmax"
+        return self.gain.low
+
+    @property
+    def words(self) -> str:
+        """Difference from softmax as text, such as ``-1.2 ± 0.4 points``."""
+        return f"{self.gain.written('.1f', sign='+')} {self.unit}" if self.gain else ""
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
-    """Return the ability that the task of each table tests, in the order of the tables."""
-    found = [shown_rows(table) for table in tables]
-    return [
-        Ability(name, table, rows, unshaded(table, list(rows.values())))
-        for name, table, rows in zip(names(tables), tables, found, strict=True)
-    ]
+    """Return the ability that the task of each table tests, in the order of the tables.
 
-
-def names(tables: Sequence[Table]) -> list[str]:
-    """Return a unique name for each table: the task's title, with ``(causal)`` for causal tasks.
-
-    Equal names also say whether the network has a short convolution. Names that are still equal get a number.
+    Names of causal tasks end with ``(causal)``. Equal names also say whether the network has a short convolution. Names that are
+    still equal get a number.
     """
     plain = [f"{table.task['title']}{' (causal)' if table.task.get('causal') else ''}" for table in tables]
     words = [f"{'with' if table.model.get('short_convolution') else 'without'} a short convolution" for table in tables]
-    return numbered(distinct(plain, words))
+    found = [(name, table, shown_rows(table)) for name, table in zip(numbered(distinct(plain, words)), tables, strict=True)]
+    return [Ability(name, table, rows, unshaded(table, list(rows.values()))) for name, table, rows in found]
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
@@ -102,11 +117,22 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
     significantly worse than softmax, or if softmax is not better than the best control either. Otherwise it is ``unclear``.
 
     Args:
-        accept: largest acceptable loss against softmax, in the unit of the ability.
+        accept: largest acceptable loss against softmax, in points or per cent (see ``ACCEPT``).
     """
     row = ability.rows.get(attention)
     gain = None if row is None or attention == BASELINE else _gain(ability, row)
-    return Judgement(ability, row, gain, _verdict(ability, row, gain, accept))
+    name = f"{ability.name} with {row.setting}" if row and row.setting else ability.name
+    return Judgement(name, _verdict(ability, row, gain, accept), gain, "points" if is_share(ability.table) else "%", row)
+
+
+def recorded_shares(attention: str, abilities: Sequence[Ability]) -> list[float | None]:
+    """Return a mechanism's recorded FLOPs at 4,096 tokens divided by softmax's, for each task on which it has a score.
+
+    A count of 0 is unknown: only matrix products are counted, and other operations take time.
+    """
+    rows = [(one.rows[attention], one.softmax) for one in abilities if attention in one.rows and one.rows[attention].test]
+    counts = [(row.mechanism_flops_4096, softmax.mechanism_flops_4096 if softmax else None) for row, softmax in rows]
+    return [own / its if own and its else None for own, its in counts]
 
 
 def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Judged:

@@ -1,16 +1,15 @@
-"""Matrix of verdicts: one sign for each mechanism on each task."""
+"""Matrix of verdicts of the page on choosing: one sign for each mechanism on each task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from attn_zoo.leaderboard.advise.abilities import Ability, abilities, judge
-from attn_zoo.leaderboard.advise.needs import QUALIFIES
 from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, Cell, HeatMap, gap, heat_map, numbered
 from attn_zoo.leaderboard.table import Table, Verdict
 from attn_zoo.leaderboard.text import Grid, tabulated
+from attn_zoo.recommend.verdicts import Ability, abilities, judge
 
 SIGNS: dict[Verdict, str] = {
     Verdict.BEST: "★",
@@ -56,8 +55,8 @@ def _grid(found: HeatMap, known: Mapping[int, Ability], direction: str) -> Grid:
         cells = [line.cells[at] for at, _ in columns]
         if line.control or not any(cell.row for cell in cells):
             continue
-        judged = [judge(known[id(table)], line.attention).verdict for _, table in columns]
-        matched, ran = sum(verdict in QUALIFIES for verdict in judged), sum(verdict != "not run" for verdict in judged)
+        judged = [judge(known[id(table)], line.attention) for _, table in columns]
+        matched, ran = sum(one.matches for one in judged), sum(one.verdict != "not run" for one in judged)
         first = line.attention == BASELINE
         text = [f"`{line.attention}`", "-" if first else f"{matched} of {ran}", *map(_sign, cells)]
         lines.append(((not first, -matched / ran, -matched), text))

@@ -1,1 +1,0 @@
-"""Advice from records: which mechanism to use for which use case, with the evidence."""
