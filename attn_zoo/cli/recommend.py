@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser, default="records that came with the package")
     encoder = "with --trained or without requirements: file of attn-zoo transplant output=FILE (default: that of the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
-    parser.add_argument("--all", action="store_true", help="also print all candidates, cautions and tasks that decide")
+    parser.add_argument("--all", action="store_true", help="also print all candidates and the tasks that decide")
     parser.set_defaults(handler=_recommend)
 
 

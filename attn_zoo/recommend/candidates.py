@@ -22,6 +22,14 @@ from attn_zoo.rows import RowName
 CUDA_DTYPE = torch.bfloat16
 """Data type for which ``auto`` chooses an implementation on CUDA."""
 _NEEDS = {need.name: need for need in NEEDS}
+_EXCLUSIVE = (
+    ("--cross", {"--causal", "--decode"}, "its keys come from another sequence"),
+    ("--decode", {"--direction training"}, "generation has no backward pass"),
+    ("--trained", {"--causal", "--cross", "--decode"}, "attn-zoo transplant supports bidirectional encoders only"),
+    ("--trained", {"--for", "--task"}, "each of them chooses the deciding tasks"),
+    ("--task", {"--for"}, "each of them chooses the deciding tasks"),
+)
+"""Options that exclude others, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +81,16 @@ class Requirements:
                 "--memory must go with --direction training or --decode, because it limits the memory of training or of "
                 "generation. Add one of the two"
             )
-        if self.decode and self.direction == "training":
-            raise ValueError(
-                "--decode cannot be combined with --direction training, because generation has no backward pass. Leave one "
-                "of them out"
-            )
-        past = " and ".join(f"--{name}" for name in ("causal", "decode") if getattr(self, name))
-        if past and self.cross:
-            raise ValueError(
-                f"--cross cannot be combined with {past}, because its keys come from another sequence. Leave --cross or {past} out"
-            )
-        if self.trained and (other := past or "--cross" * self.cross):
-            raise ValueError(
-                f"--trained cannot be combined with {other}, because attn-zoo transplant supports bidirectional encoders only. "
-                f"Leave out {other}"
-            )
-        chosen = [name for name, given in {"--trained": self.trained, "--for": self.use, "--task": self.task}.items() if given]
-        if len(chosen) > 1:
-            raise ValueError(
-                f"{' and '.join(chosen)} cannot be given together, because each of them chooses the deciding tasks. Give only one"
-            )
+        given = {f"--{name}" for name in ("causal", "cross", "decode", "task", "trained") if getattr(self, name)}
+        given |= {"--for"} if self.use else set()
+        given |= {"--direction training"} if self.direction == "training" else set()
+        for one, others, why in _EXCLUSIVE:
+            if one in given and (other := given & others):
+                raise ValueError(f"{one} cannot be combined with {min(other)}, because {why}. Leave one of them out")
         if self.use is not None:
-            self._check_use(self.use, past)
+            self._check_use(self.use)
 
-    def _check_use(self, use: str, past: str) -> None:
+    def _check_use(self, use: str) -> None:
         if use not in _NEEDS:
             raise UnknownNameError("use case", use, _NEEDS)
         if _NEEDS[use].small_state and not self.decode:
@@ -105,7 +99,7 @@ class Requirements:
                 "Add --decode"
             )
         if self.reads_past not in _NEEDS[use].directions:
-            raise ValueError(f"the tasks of --for {use} are bidirectional. Leave out {past}")
+            raise ValueError(f"the tasks of --for {use} are bidirectional. Leave out {'--decode' if self.decode else '--causal'}")
 
     @property
     def reads_past(self) -> bool:

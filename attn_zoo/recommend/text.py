@@ -17,7 +17,7 @@ from attn_zoo.recommend.needs import ACCEPT
 from attn_zoo.recommend.verdicts import Judged
 from attn_zoo.registry import card
 from attn_zoo.terminal import COLUMNS as WIDTH
-from attn_zoo.terminal import fit, paragraph, shell
+from attn_zoo.terminal import fit, paragraph, shell, short
 
 NO_EVIDENCE = "no evidence yet"
 FAR = 4
@@ -87,8 +87,8 @@ def as_text(found: Answer, whole: bool = False) -> str:
     """Return an answer as text: the mechanism, the reason, its cost, code that uses it, and a caution.
 
     Args:
-        whole: add the tasks on which the recommendation is based, all candidates, the mechanisms that do not meet the
-            requirements, and all cautions.
+        whole: add the tasks on which the recommendation is based, all candidates, and the mechanisms that do not meet the
+            requirements.
     """
     said = [line for words in sentences(found) for line in _wrapped(words)]
     return "\n".join([*said, *(_evidence(found) if whole else [])])
@@ -114,13 +114,7 @@ def sentences(found: Answer) -> Iterator[str]:
     if found.named:
         yield from (f"{label} does not meet the requirements: {why}." for label, why in found.refused.items())
     if cautions := _cautions(found):
-        shown = max([1, *(count for count in range(1, len(cautions) + 1) if len(_caution(cautions, count)) <= WIDTH)])
-        yield _caution(cautions, shown)
-
-
-def _caution(cautions: Sequence[str], shown: int) -> str:
-    more = f" ({len(cautions) - shown} more: --all)" if shown < len(cautions) else ""
-    return f"Caution: {'; '.join(cautions[:shown])}{more}."
+        yield f"Caution: {'; '.join(cautions)}."
 
 
 def _why(found: Answer, taken: Candidate) -> str:
@@ -144,10 +138,7 @@ def _why_softmax(found: Answer) -> str:
 
 
 def _other(found: Answer, taken: Candidate) -> Iterator[str]:
-    state = ""
-    if taken.states:
-        own, its = map(byte_count, taken.states)
-        state = f"; a state of {own}, softmax's {its}"
+    state = "; a state of {}, softmax's {}".format(*map(byte_count, taken.states)) if taken.states else ""
     yield f"Cost: {taken.percent} of softmax's FLOPs at {found.required.length:,} tokens{state}."
     others = [each.label for each in found.qualified[1:]]
     yield f"Also matches softmax: {listed(others, 3)}." if others else "No other cheaper candidate matches softmax."
@@ -162,10 +153,8 @@ def _other(found: Answer, taken: Candidate) -> Iterator[str]:
 def _softmax(found: Answer, taken: Candidate) -> Iterator[str]:
     length = found.required.length
     if taken.flops:
-        billions = taken.flops / 1e9
-        told = f"{billions:,.0f}" if billions >= 10 else f"{billions:.2g}"
         state = f"; keys and values take {byte_count(taken.states[0])}" if taken.states else ""
-        yield f"Cost: {told} GFLOPs in one layer at {length:,} tokens, four times as many at twice the length{state}."
+        yield f"Cost: {short(taken.flops)}FLOPs in one layer at {length:,} tokens, four times as many at twice the length{state}."
     if not found.required.trained:  # a trained model has softmax already
         yield f"Code: {code(found, taken)}"
     if near := found.nearest:
@@ -177,8 +166,8 @@ def _softmax(found: Answer, taken: Candidate) -> Iterator[str]:
         why = "was not transplanted" if found.required.trained else "was not run on these tasks"
         if any(one.row or one.gain for one in found.deciding(each)):
             why = f"has no clear verdict on {listed([one.name for one in lacking], 2)}"
-        short = bool(command.lengths) and command.lengths[-1] < length
-        note = f" (its inputs of {_span(command.lengths)} tokens do not test {length:,})" if short else ""
+        is_short = bool(command.lengths) and command.lengths[-1] < length
+        note = f" (its inputs of {_span(command.lengths)} tokens do not test {length:,})" if is_short else ""
         option = "--transplant transplant.json" if found.required.trained else "--records runs"
         run = f"Run this command{note}, then repeat yours with {option}; the advice may change:"
         yield f"{each.label} takes {each.percent} of softmax's FLOPs but {why}. {run}"
@@ -236,22 +225,14 @@ def _scored_with(found: Answer, each: Candidate) -> Iterator[str]:
 
 
 def _evidence(found: Answer) -> Iterator[str]:
-    required = found.required
-    wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(required, name)]
-    limit = [] if required.memory is None else [f"at most {byte_count(required.memory)}"]
-    sizes = [f"{required.length:,} tokens", f"width {required.width}", f"{required.heads} heads", required.direction]
-    asked = ", ".join([*sizes, f"on {required.device}", *wanted, *limit])
-    yield from ("", *_wrapped(f"Required: {asked}; less than {_tolerance(found)} worse than softmax."))
     yield from _block("What decides, and why", [f"{one.name}: {one.why}" for one in found.evidence])
-    rows = [[each.label, each.percent, _state(each), _verdict(found, each)] for each in found.candidates]
-    yield from ("", f"Candidates, the fewest FLOPs first (as a share of softmax's at {required.length:,} tokens)", "")
+    states = [byte_count(each.states[0]) if each.states else "-" for each in found.candidates]
+    rows = [[each.label, each.percent, state, _verdict(found, each)] for each, state in zip(found.candidates, states, strict=True)]
+    size = f"{found.required.length:,} tokens, without projections"
+    yield from ("", f"Candidates, the fewest FLOPs first (as a share of softmax's at {size})", "")
     yield from fit(rows, ["mechanism", "FLOPs", "state", "verdicts"], right=("FLOPs", "state"), width=WIDTH).splitlines()
     reasons = grouped((why.removeprefix(label).strip(), label) for label, why in found.refused.items())
     yield from _block("Mechanisms that do not meet the requirements", [f"{', '.join(of)}: {why}" for why, of in reasons.items()])
-    yield from _block("Cautions", _cautions(found))
-    notes = ["FLOPs are those of the mechanism alone, without projections. Options that you do not give have their defaults."]
-    notes += ["*At control level* means no better than the best control."]
-    yield from _block("Notes", notes)
 
 
 def _verdict(found: Answer, each: Candidate) -> str:
@@ -262,10 +243,6 @@ def _verdict(found: Answer, each: Candidate) -> str:
         return "matches softmax"
     verdicts = [_WORDS[one.verdict] for one in found.deciding(each)]
     return ", ".join(f"{verdicts.count(words)} {words}" for words in dict.fromkeys(_WORDS.values()) if words in verdicts) or "-"
-
-
-def _state(each: Candidate) -> str:
-    return byte_count(each.states[0]) if each.states else "-"
 
 
 def _block(head: str, said: Sequence[str]) -> Iterator[str]:

@@ -108,10 +108,10 @@ def test_sentences_count_out_of_the_tasks_that_were_run():
 
 def test_the_recorded_cost_has_the_state_on_the_longest_causal_task():
     made = []
-    for length, state in ((64, 512), (128, 1024)):
-        for name, flops, size in (("softmax", 1000, 4 * state), ("linear", 4 if length == 64 else 10, state)):
-            counted = {"parameters": 1, "mechanism_flops_4096": flops, "state_bytes": size}
-            made += records_of({name: (0.9,)}, "mqar", card={"causal": True, "length": length}, counted=counted)
+    for task, length, flops, state in (("mqar", 64, 4, 512), ("copying", 128, 10, 1024)):
+        for name, count, size in (("softmax", 1000, 4 * state), ("linear", flops, state)):
+            counted = {"parameters": 1, "mechanism_flops_4096": count, "state_bytes": size}
+            made += records_of({name: (0.9,)}, task, card={"causal": True, "length": length}, counted=counted)
     said = "0.4 to 1 % of softmax's FLOPs at 4,096 tokens; a state of 1 KiB, softmax's 4 KiB (128 tokens)"
     assert spent("linear", abilities(tables(made))) == said
     assert spent("performer", abilities(tables(made))) == ""

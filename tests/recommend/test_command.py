@@ -114,13 +114,19 @@ def test_use_cases_of_long_inputs_have_no_evidence_from_the_short_tasks_of_the_p
         (["--length", "0"], "length must be an integer >= 1"),
         (["--heads", "3"], "--width must be divisible by --heads; got --width 256 --heads 3"),
         (["--memory", "1GiB"], "--memory must go with --direction training or --decode"),
-        (["--causal", "--cross"], "Leave --cross or --causal out"),
+        (
+            ["--causal", "--cross"],
+            "--cross cannot be combined with --causal, because its keys come from another sequence. Leave one of them out",
+        ),
         (
             ["--trained", "--decode"],
             "--trained cannot be combined with --decode, because attn-zoo transplant supports bidirectional",
         ),
         (["--decode", "--direction", "training"], "--decode cannot be combined with --direction training"),
-        (["--trained", "--task", "mqar"], "--trained and --task cannot be given together"),
+        (
+            ["--trained", "--task", "mqar"],
+            "--trained cannot be combined with --task, because each of them chooses the deciding tasks",
+        ),
         (["--for", "recal"], "did you mean 'recall'?"),
         (["--for", "generation"], "Add --decode"),
         (["--for", "vision", "--causal"], "the tasks of --for vision are bidirectional. Leave out --causal\n"),
