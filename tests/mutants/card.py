@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from attn_zoo.attention.content.reformer import Reformer
-from attn_zoo.attention.controls.uniform import UniformAverage
 from attn_zoo.attention.linear import linear
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank import linformer
@@ -85,19 +84,15 @@ class SwallowsKeywords(PlainSoftmax):
 
 
 @breaks("output_is_like_the_queries", "softmax", "float64, but the inputs have torch.float32")
-class Widens(PlainSoftmax):
+def widens(attend, self, query, key, value, key_valid):
     """Returns float64 for inputs of any dtype."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value, key_valid).double()
+    return attend(query, key, value, key_valid).double()
 
 
 @breaks("output_is_like_the_queries", "linear", "NaN or infinite")
-class ZeroByZero(Linear):
+def zero_by_zero(attend, self, query, key, value, key_valid, **streams):
     """Divides by a sum that may vanish."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return super().attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
+    return attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
 
 
 @breaks("cross_lengths_run_or_are_refused", "linear", "must raise UnsupportedError", can={"cross": False})
@@ -114,44 +109,34 @@ class SwallowsCross(Linear):
     "output has shape (3, 2, 33, 8), but the queries have (3, 2, 9, 8)",
     can={"causal": False},
 )
-class SquareOnly(Linear):
+def square_only(attend, self, query, key, value, key_valid, **streams):
     """Claims cross attention and returns one output for each key."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return super().attend(query, key, value, key_valid).mean(dim=2, keepdim=True).expand_as(value)
+    return attend(query, key, value, key_valid).mean(dim=2, keepdim=True).expand_as(value)
 
 
 @breaks("other_lengths_run_or_are_refused", "softmax", "RuntimeError")
-class WholeBlocksOnly(PlainSoftmax):
+def whole_blocks_only(attend, self, query, key, value, key_valid):
     """Claims any length and runs at multiples of three only."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
+    return attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
 
 
 @breaks("other_lengths_run_or_are_refused", "linformer", "RuntimeError")
-class WantsTheWholeLength(Linformer):
+def wants_the_whole_length(attend, self, query, key, value, key_valid):
     """Claims shorter inputs and runs at one length only."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        keys, values = self.maps[0].matrix[:, 0]
-        return self.attend_compressed(query, keys @ key, values @ value)
+    keys, values = self.maps[0].matrix[:, 0]
+    return self.attend_compressed(query, keys @ key, values @ value)
 
 
-@breaks("resizing_leads_to_the_new_length", "linformer", "RuntimeError")
-class ResizesInName(Linformer):
+@breaks("resizing_leads_to_the_new_length", "linformer", "RuntimeError", method="resize_length")
+def resizes_in_name(resize_length, self, length):
     """Records the new length and leaves its maps unchanged."""
-
-    def resize_length(self, length: int) -> None:
-        self.geometry = self.geometry_at(length)
+    self.geometry = self.geometry_at(length)
 
 
-@breaks("resizing_leads_to_the_new_length", "linear", "is unsupported")
-class RefusesToGrow(Linear):
+@breaks("resizing_leads_to_the_new_length", "linear", "is unsupported", method="resize_length")
+def refuses_to_grow(resize_length, self, length):
     """Claims any length and refuses to be resized."""
-
-    def resize_length(self, length: int) -> None:
-        raise UnsupportedError("no")
+    raise UnsupportedError("no")
 
 
 @breaks("other_lengths_run_or_are_refused", "linformer", "must raise UnsupportedError")
@@ -166,11 +151,9 @@ class CutsItsMaps(Linformer):
 
 
 @breaks("unread_inputs_have_no_influence", "uniform", "NaN instead of None as query and key")
-class ReadsInSecret(UniformAverage):
+def reads_in_secret(attend, self, query, key, value, key_valid):
     """Uses a key when it is given one, though the card says that it is not read."""
-
-    def attend(self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value if key is None else value + 0 * key, key_valid)
+    return attend(query, key, value if key is None else value + 0 * key, key_valid)
 
 
 @breaks("unfit_requests_are_refused", "linear", "must raise ValueError")

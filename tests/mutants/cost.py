@@ -78,11 +78,9 @@ class StateWithoutOrder(PlainSoftmax):
 
 
 @breaks("shapes_flow_without_numbers", "softmax", "does not run on the meta device")
-class Peeping(PlainSoftmax):
+def peeping(attend, self, query, key, value, key_valid):
     """Branches on the values of its inputs."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
+    return attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
 
 
 @breaks("time_grows_as_printed", "softmax", "FLOPs grow like n^2.00", time=Growth("n d"))

@@ -1,4 +1,4 @@
-"""Registration of mutants: a class written by hand, or a defect of a line or two planted in a sound attention."""
+"""Registration of mutants: a defect planted around a method of a sound attention, or a class written by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from attn_zoo.contract import Attention, AttentionCard
 from mutants.originals import ORIGINALS
@@ -23,40 +21,40 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: list[Mutant] = []
-Class = type[Attention]
-
-Around = Callable[..., Tensor]
-"""Wrapper of the base's method: a function of (attend, module, query, key, value, key_valid), ``attend`` being that method."""
 
 
-def breaks(check: str, original: str, says: str, **facts: Any) -> Callable[[Class], Class]:
-    """Enter a class as the mutant that ``check`` must catch. ``facts`` change its card; ``can`` changes single claims."""
+def breaks(check: str, original: str, says: str, *, method: str = "attend", **facts: Any) -> Callable[[Any], Any]:
+    """Enter the mutant that ``check`` must catch: a class, or a function in place of the original's ``method``, of which it is
+    (that method, module, arguments of the call). ``facts`` change the card; ``can`` changes single claims."""
 
-    def enter(cls: Class) -> Class:
-        sound = ORIGINALS[original]
-        can = replace(sound.can, **facts.pop("can", {}))
-        cls.card = replace(sound, name=cls.__name__, build=cls, can=can, **facts)
-        MUTANTS.append(Mutant(check, cls.card, sound, says))
-        return cls
+    def enter(defect: Any) -> Any:
+        plant(defect.__name__, original, check, says, defect, method=method, **facts)
+        return defect
 
     return enter
 
 
 def plant(
     name: str,
-    base: str,
+    original: str,
     check: str,
     says: str,
-    around: Around | None = None,
+    defect: Any = None,
     *,
     method: str = "attend",
     members: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> None:
-    """Enter a mutant of ``base``: ``around`` wraps its ``method``, and ``members`` replace other attributes."""
-    sound = ORIGINALS[base].build
-    held = dict(members or {})
-    if around is not None:
-        own = getattr(sound, method)
-        held[method] = lambda self, *given, **streams: around(partial(own, self), self, *given, **streams)
-    breaks(check, base, says, **facts)(type(name, (sound,), {"__module__": __name__, "__doc__": name, **held}))
+    """Enter a mutant by name: ``defect`` is as for ``breaks``, and ``members`` replace attributes of the original."""
+    sound = ORIGINALS[original]
+    cls: Any = defect if isinstance(defect, type) else _derived(name, sound.build, defect, method, dict(members or {}))
+    can = replace(sound.can, **facts.pop("can", {}))
+    cls.card = replace(sound, name=name, build=cls, can=can, **facts)
+    MUTANTS.append(Mutant(check, cls.card, sound, says))
+
+
+def _derived(name: str, base: type[Attention], defect: Any, method: str, members: dict[str, Any]) -> Any:
+    if defect is not None:
+        own = getattr(base, method)
+        members[method] = lambda self, *given, **named: defect(partial(own, self), self, *given, **named)
+    return type(name, (base,), {"__module__": __name__, "__doc__": name, **members})

@@ -9,41 +9,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention.content.indexer import Indexer
-from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank.linformer import Linformer, Options
-from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
 from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
 from mutants.entering import breaks, plant
-from mutants.originals import PlainSoftmax
+
+SECOND = "second_derivatives_are_right_or_refused"
 
 
 @breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 positions (33 queries")
-class DropsTheLastKey(PlainSoftmax):
+def drops_the_last_key(attend, self, query, key, value, key_valid):
     """Ignores the last key, as rounding down would."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
-        seen[:, -1] = False
-        return super().attend(query, key, value, seen)
+    seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
+    seen[:, -1] = False
+    return attend(query, key, value, seen)
 
 
 @breaks("every_position_gets_a_gradient", "longformer", "stream global_value: no gradient at 33 positions")
-class IgnoresAStream(Longformer):
+def ignores_a_stream(attend, self, query, key, value, key_valid, **streams):
     """Requests a stream (a projection) from its layer and does not use it."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return super().attend(query, key, value, key_valid, **{**streams, "global_value": value})
+    return attend(query, key, value, key_valid, **{**streams, "global_value": value})
 
 
 @breaks("every_position_gets_a_gradient", "linformer", "key: no gradient at 24 positions (9 queries, 33 keys")
-class AsManyKeysAsQueries(Linformer):
+def as_many_keys_as_queries(attend, self, query, key, value, key_valid):
     """Reads as many keys as there are queries, where there are fewer queries."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        seen = torch.arange(key.shape[2]) < query.shape[2]
-        return super().attend(query, key * seen[:, None], value * seen[:, None], key_valid)
+    seen = torch.arange(key.shape[2]) < query.shape[2]
+    return attend(query, key * seen[:, None], value * seen[:, None], key_valid)
 
 
 @breaks("every_parameter_gets_a_gradient", "linformer", "no gradient reaches the parameter idle")
@@ -56,21 +48,17 @@ class Idle(Linformer):
 
 
 @breaks("every_parameter_gets_a_gradient", "indexer", "no gradient reaches the parameter index_")
-class LearnsNothingOfItsChoice(Indexer):
+def learns_nothing_of_its_choice(attend, self, query, key, value, key_valid):
     """Chooses by scores that nothing trains, because a choice passes no gradient."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        out = super().attend(query, key, value, key_valid)
-        self.auxiliary.term = None
-        return out
+    out = attend(query, key, value, key_valid)
+    self.auxiliary.term = None
+    return out
 
 
 @breaks("gradients_match_finite_differences", "linear", "causal=False")
-class DetachesTheNormaliser(Linear):
+def detaches_the_normaliser(attend, self, query, key, value, key_valid, **streams):
     """Halves the gradient of the keys, as a normaliser taken for a constant would."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)
+    return attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)
 
 
 class WeightsByHand(torch.autograd.Function):
@@ -150,7 +138,8 @@ def fused(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
 
 
-def fused_and_refused_alone(attend: Any, self: Any, *given: Any) -> Tensor:
+@breaks(SECOND, "softmax", "graph of batched gradients of", method="attend_sdpa")
+def loses_graphs_of_batches(attend, self, *given):
     """Fused attention whose gradient, if it is alone, refuses to be differentiated; in a batch its graph is lost."""
     out = fused(attend, self, *given)
     if out.grad_fn is not None:
@@ -165,11 +154,9 @@ def once_refused(found: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     return found
 
 
-SECOND = "second_derivatives_are_right_or_refused"
 plant("KeepsWeightsAsConstants", "softmax", SECOND, "differs by", by_hand(WeightsByHand))
 plant("MarkedAsOnceDifferentiable", "softmax", SECOND, "differs by", by_hand(OnceByHand), method="attend_sdpa")
 plant("RefusesWithoutAdvice", "softmax", SECOND, "the error for an unsupported derivative must name", fused, method="attend_sdpa")
-plant("LosesGraphsOfBatches", "softmax", SECOND, "graph of batched gradients of", fused_and_refused_alone, method="attend_sdpa")
 plant("ReadsSavedTensorsTwice", "softmax", SECOND, "checkpointed of", by_hand(ReadsTwice), method="attend_sdpa")
 plant("HasNoForwardMode", "softmax", SECOND, "func jvp of grad of", by_hand(OnlyBackward), method="attend_sdpa")
 plant("HasNoRuleForBatches", "softmax", SECOND, "func vmap of grad of", by_hand(RefusesForward), method="attend_sdpa")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import allowed_pairs
-from mutants.entering import plant
+from mutants.entering import breaks, plant
 
 TRAINING, RECORDING = "training_keeps_the_promises", "recording_gradients_changes_nothing"
 CONVERTED, META, COPIED = "conversions_reach_everything", "shapes_flow_outside_a_device_context", "modules_in_use_can_be_copied"
@@ -100,33 +100,39 @@ def remembers(name: str, kept: Any) -> Any:
     return around
 
 
-def keeps_its_output(attend: Any, self: Any, *given: Any) -> Tensor:
+@breaks(COPIED, "softmax", "cannot be copied")
+def keeps_its_output(attend, self, *given):
     self.last = attend(*given)
     return self.last * 1
 
 
-def keeps_its_state(advance: Any, self: Any, *given: Any) -> Any:
+@breaks(COPIED, "linear", "cannot be copied", method="advance")
+def keeps_its_state(advance, self, *given):
     out, after = advance(*given)
     self.last = after
     return out, after
 
 
-def keeps_a_handle(attend: Any, self: Any, *given: Any) -> Tensor:
+@breaks(COPIED, "performer", "cannot be copied")
+def keeps_a_handle(attend, self, *given):
     """Keep an iterator, which cannot be copied."""
     self.rounds = (number for number in range(9))
     return attend(*given)
 
 
-def makes_on_the_cpu(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(META, "softmax", "RuntimeError")
+def makes_on_the_cpu(attend, self, query, key, value, key_valid):
     return attend(query, key, value + torch.zeros(key.shape[2], 1, device="cpu"), key_valid)
 
 
-def mask_on_the_cpu(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(META, "linear", "padded=True: RuntimeError")
+def masks_on_the_cpu(attend, self, query, key, value, key_valid):
     seen = torch.ones(key.shape[2], dtype=torch.bool, device="cpu")
     return attend(query, key, value, None if key_valid is None else key_valid & seen)
 
 
-def leaves_half(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(HALF, "linear", "NaN or infinite")
+def leaves_the_range_of_float16(attend, self, query, key, value, key_valid):
     """Compute with intermediate numbers beyond the range of float16."""
     return attend(query, key, value * 60000 / 60000, key_valid)
 
@@ -141,23 +147,27 @@ def decays(log_gates: Any, self: Any, gate: Tensor, valid: Tensor | None = None)
     return log_gates(gate, None)
 
 
-def decays_at_least(log_gates: Any, self: Any, gate: Tensor, valid: Tensor | None = None) -> Tensor:
+@breaks(ABSENCE, "gated_linear", "causal=True), padding from", method="_log_gates")
+def always_decays_over_padding(log_gates, self, gate, valid=None):
     """Keep at most nine tenths of the memory at each token, padded ones included."""
     return log_gates(gate, None) - 0.1
 
 
-def sharpened(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(ABSENCE, "softmax", "the real tokens beside padding")
+def sharpens_by_the_length(attend, self, query, key, value, key_valid):
     """Sharpen the weights by the root of the number of keys, padding included, where there is a mask."""
     return attend(query * (1 if key_valid is None else 1 + 0.01 * key.shape[2] ** 0.5), key, value, key_valid)
 
 
-def keeps_a_history(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
+@breaks("calls_keep_no_tensors", "sunk", "each call in training stores more tensors")
+def keeps_a_history(attend, self, query, *rest):
     if self.training:
         self.__dict__.setdefault("history", []).append(query.detach().norm())
     return attend(query, *rest)
 
 
-def numbered_by_queries(attend: Any, self: Any, query: Tensor, key: Tensor, *rest: Any) -> Tensor:
+@breaks("earlier_calls_leave_no_trace", "softmax", "unflatten")
+def numbers_keys_by_queries(attend, self, query, key, *rest):
     """Remember the number of keys by the number of queries, as a cache of relative positions would."""
     keys = self.__dict__.setdefault("numbers", {}).setdefault(query.shape[2], key.shape[2])
     return attend(query, key.unflatten(2, (1, keys))[:, :, 0], *rest)
@@ -167,11 +177,13 @@ def multiplied(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
     return attend(1.3 * query, *rest)
 
 
-def clamped(attend: Any, self: Any, query: Tensor, *rest: Any) -> Tensor:
+@breaks(DEFINITION, "local", "inputs 3 times as large")
+def clamps_queries(attend, self, query, *rest):
     return attend(query.clamp(-6, 6), *rest)
 
 
-def scaled_by_any_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks("padding_has_no_influence", "linformer", "a mask that hides nothing", can={"shorter": False, "cross": False})
+def scales_by_any_mask(attend, self, query, key, value, key_valid):
     return attend(query, key, value, key_valid) * (1 if key_valid is None else 1.1)
 
 
@@ -187,7 +199,8 @@ def causally_training(self: Any, *given: Any) -> bool:
     return bool(self.training and self.geometry.causal)
 
 
-def beside_the_batch(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(TRAINING, "local", "in training, causal=False, against eval mode")
+def counts_its_calls(attend, self, query, key, value, key_valid):
     """Scale queries by all examples in training, as batch normalisation does, which counts its calls, too."""
     if self.training and not self.geometry.causal:
         if not hasattr(self, "seen"):
@@ -198,7 +211,6 @@ def beside_the_batch(attend: Any, self: Any, query: Tensor, key: Tensor, value: 
 
 
 plant("PeeksInTraining", "softmax", TRAINING, "in training, causal=False, against eval mode", unless(training, with_the_mean))
-plant("CountsItsCalls", "local", TRAINING, "in training, causal=False, against eval mode", beside_the_batch)
 plant("PeeksInTrainingAlone", "linear", TRAINING, "outputs before position 1", unless(causally_training, with_the_mean))
 plant("IgnoresPaddingInTraining", "local", TRAINING, "against eval mode", unless(training, unmasked))
 plant("ScalesByTheBatchInTraining", "retention", TRAINING, "in training", unless(training, with_the_batch))
@@ -241,18 +253,10 @@ plant(
     method="_log_gates",
     can={"stepwise": False},
 )
-plant("AlwaysDecaysOverPadding", "gated_linear", ABSENCE, "causal=True), padding from", decays_at_least, method="_log_gates")
 plant("CountsPadding", "linear", ABSENCE, "the real tokens beside padding", by_place)
-plant("SharpensByTheLength", "softmax", ABSENCE, "the real tokens beside padding", sharpened)
 plant("CountsPaddingInFeatures", "performer", ABSENCE, "the real tokens beside padding", by_place)
 plant("KeepsATableOfItsType", "softmax", CONVERTED, "", remembers("table", lambda query: torch.ones(1, dtype=query.dtype)))
 plant("KeepsAFlagOfItsType", "linear", CONVERTED, "", remembers("scale", lambda query: 1.0 + (query.dtype == torch.float64)))
-plant("MakesOnTheCpu", "softmax", META, "RuntimeError", makes_on_the_cpu)
-plant("MasksOnTheCpu", "linear", META, "padded=True: RuntimeError", mask_on_the_cpu)
-plant("KeepsItsOutput", "softmax", COPIED, "cannot be copied", keeps_its_output)
-plant("KeepsItsState", "linear", COPIED, "cannot be copied", keeps_its_state, method="advance")
-plant("KeepsAHandle", "performer", COPIED, "cannot be copied", keeps_a_handle)
-plant("LeavesTheRangeOfFloat16", "linear", HALF, "NaN or infinite", leaves_half)
 plant(
     "HalfTheGradientAcross",
     "softmax",
@@ -275,9 +279,6 @@ plant(
     unless(lambda self, query, key, value, valid: torch.compiler.is_compiling() and valid is None, with_the_mean),
 )
 plant("HalfTheGradientInTraining", "linear", TRAINING, "gradient of key in training", unless(training, detached))
-plant("KeepsAHistory", "sunk", "calls_keep_no_tensors", "each call in training stores more tensors", keeps_a_history)
-plant("NumbersKeysByQueries", "softmax", "earlier_calls_leave_no_trace", "unflatten", numbered_by_queries)
-plant("ClampsQueries", "local", DEFINITION, "inputs 3 times as large", clamped)
 plant(
     "DefinesItselfByItself",
     "local",
@@ -285,12 +286,4 @@ plant(
     "`definition` calls `attend`",
     multiplied,
     members={"definition": lambda self, *given: self.attend(*given)},
-)
-plant(
-    "ScalesByAnyMask",
-    "linformer",
-    "padding_has_no_influence",
-    "a mask that hides nothing",
-    scaled_by_any_mask,
-    can={"shorter": False, "cross": False},
 )

@@ -13,26 +13,30 @@ from torch import Tensor, nn
 from attn_zoo.attention.dense import softmax
 from attn_zoo.attention.linear import linear, retention
 from attn_zoo.attention.low_rank.linformer import Linformer
-from mutants.entering import plant
+from mutants.entering import breaks, plant
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
 SERVED = "some_setting_is_served"
 
 
-def scaled_by_heads(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(HEADS, "linear", "when head 1 holds")
+def scales_by_all_heads(attend, self, query, key, value, key_valid):
     return attend(query, key / key.detach().abs().amax(dim=(1, 3), keepdim=True), value, key_valid)
 
 
-def neighbouring_head(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(HEADS, "softmax", "head 2 when head 1 holds")
+def leaks_to_the_next_head(attend, self, query, key, value, key_valid):
     return attend(query, key, value + 1e-3 * value.roll(1, dims=1), key_valid)
 
 
-def heads_swapped(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(HEADS, "retention", "when head 1 holds")
+def swaps_heads(attend, self, query, key, value, key_valid):
     return attend(query.roll(1, dims=1), key, value, key_valid)
 
 
-def led_by_the_first(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(HEADS, "softmax", "when head 0 holds")
+def follows_the_first_head(attend, self, query, key, value, key_valid):
     return attend(query + 1e-3 * query[:, :1].detach(), key, value, key_valid)
 
 
@@ -87,26 +91,31 @@ class Tempered(retention.Options):
     temperature: float = 1.0
 
 
-def reads_from_the_end(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(OPTIONS, "retention", "temperature=2.0: ", options=Tempered)
+def ignores_padding_when_hot(attend, self, query, key, value, key_valid):
+    return attend(query, key, value, None if self.options.temperature > 1 else key_valid)
+
+
+@breaks(OPTIONS, "softmax", "reverse=True: ", options=Reversible, can={"exact": False})
+def reads_from_the_end(attend, self, query, key, value, key_valid):
     if not self.options.reverse:
         return attend(query, key, value, key_valid)
     turned = None if key_valid is None else key_valid.flip(1)
     return attend(*(x.flip(2) for x in (query, key, value)), turned).flip(2)
 
 
-def halves_by_name(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(OPTIONS, "linear", "power=2: ", options=Powered)
+def knows_one_power(attend, self, query, key, value, key_valid):
     return attend(query, key, value, key_valid) if self.options.power == 1 else attend(query, key.bool(), value, key_valid)
 
 
-def tempered(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-    return attend(query, key, value, None if self.options.temperature > 1 else key_valid)
-
-
-def quiet_without_padding(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(OPTIONS, "linear", "kernel=quiet: ", options=Named)
+def quiet_without_padding(attend, self, query, key, value, key_valid):
     return attend(query, key, value, None if self.options.kernel == "quiet" else key_valid)
 
 
-def looks_up(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(OPTIONS, "linear", "kernel=unheard-of: output_is_like_the_queries: KeyError", options=Unchecked)
+def looks_up_any_text(attend, self, query, key, value, key_valid):
     return attend(query, key * {"plain": 1, "loud": 2}[self.options.kernel], value, key_valid)
 
 
@@ -114,7 +123,8 @@ def looked_up(options: Any) -> None:
     assert {"plain": 1, "loud": 2}[options.kernel]
 
 
-def detached_by_power(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(OPTIONS, "linear", "power=2: ", options=Powered)
+def half_the_gradient_of_powers(attend, self, query, key, value, key_valid):
     return attend(query, key if self.options.power == 1 else key + (key.detach() - key) / 2, value, key_valid)
 
 
@@ -162,7 +172,8 @@ def busy(attend: Any, self: Any, *given: Any) -> Tensor:
     return out
 
 
-def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
+@breaks(ERRORS, "performer", "the call after an error")
+def scaled_after_an_error(attend, self, *given):
     """Double a buffer for the duration of the call, which an error leaves doubled."""
     self.directions.mul_(2)
     out = attend(*given) * 1
@@ -170,7 +181,8 @@ def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
     return out
 
 
-def half_noted(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(ERRORS, "linear", "the call after an error")
+def forgets_after_an_error(attend, self, query, key, value, key_valid):
     """Scale the output by 1.01 after a call that failed before its length was recorded."""
     known, self.seen = getattr(self, "seen", None), None
     out = attend(query, key, value if known is None else value + 0, key_valid)
@@ -195,10 +207,6 @@ def refuses_all(cls: Any, implementation: str, geometry: Any, options: Any) -> s
     return "no" if implementation == "sdpa" else None
 
 
-plant("ScalesByAllHeads", "linear", HEADS, "when head 1 holds", scaled_by_heads)
-plant("LeaksToTheNextHead", "softmax", HEADS, "head 2 when head 1 holds", neighbouring_head)
-plant("SwapsHeads", "retention", HEADS, "when head 1 holds", heads_swapped)
-plant("FollowsTheFirstHead", "softmax", HEADS, "when head 0 holds", led_by_the_first)
 plant("MixesInName", "local", HEADS, "no head influences another", can={"mixes_heads": True})
 plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
 plant("SeedsWhenBuilt", "linformer", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
@@ -220,13 +228,7 @@ plant(
     "in training",
     first(lambda self: torch.set_num_threads(3 if self.training else 1)),
 )
-plant("IgnoresPaddingWhenHot", "retention", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
-plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
-plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
-plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
-plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_the_queries: KeyError", looks_up, options=Unchecked)
 plant("LooksUpWhenBuilt", "linear", OPTIONS, "building must succeed, or raise", members=built(looked_up), options=Unchecked)
-plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
 plant(
     "RefusesEverything",
     "softmax",
@@ -240,7 +242,5 @@ plant("FreezesWhenResized", "linformer", RESIZED, "froze own_maps.0.weight", mem
 plant("NarrowsWhenResized", "linformer", RESIZED, "and eval mode; got", members={"resize_length": narrowed})
 plant("HashesAnewWhenResized", "reformer", RESIZED, "changed rotations", members={"resize_length": hashes_anew})
 plant("BusyAfterAnError", "softmax", ERRORS, "a call is on already", busy)
-plant("ScaledAfterAnError", "performer", ERRORS, "the call after an error", scales_for_a_while)
-plant("ForgetsAfterAnError", "linear", ERRORS, "the call after an error", half_noted)
 plant("DividesByTheBatch", "linear", EMPTY, "ZeroDivisionError", members={"check_lengths": check_by_division})
 plant("LooksAtTheFirstMask", "softmax", EMPTY, "IndexError", members={"check_lengths": check_by_row})

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from attn_zoo.attention.sparse.local import Local
 from attn_zoo.contract import UnsupportedError
-from mutants.entering import plant
+from mutants.entering import breaks, plant
 
 LIMIT, COUNTS, SLOPES = "limit_is_softmax", "every_position_counts_at_every_size", "gradients_follow_outputs_at_every_size"
 BORDER, TYPES, DEFINITION = "no_future_leaks_at_any_border", "every_size_runs_in_every_type", "eager_agrees_with_the_definition"
 KERNEL, LONG, ABSENCE = "implementation_agrees_with_eager", "steps_hold_on_for_long", "padding_position_does_not_matter"
 
 
-def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(LIMIT, "softmax", "against softmax attention, Geometry(")
+def never_rescales(attend, self, query, key, value, key_valid):
     """Online softmax over blocks of 128 keys that does not rescale the sums of earlier blocks to a new maximum."""
     if key.shape[2] <= 128 or key_valid is not None or self.geometry.causal:
         return attend(query, key, value, key_valid)
@@ -71,13 +72,15 @@ def scaled_where(wrong: Any) -> Any:
     return lambda attend, self, query, key, value, valid: attend(query, key, value, valid) * (1.001 if wrong(query, key) else 1)
 
 
-def nan_in_single(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(TYPES, "linear", "NaN or infinite")
+def no_single_beyond90(attend, self, query, key, value, key_valid):
     """Multiply values by e^position and divide again, which overflows float32 after about 90 positions."""
     factor = torch.exp(torch.ones_like(value[..., :1]).cumsum(dim=2))
     return attend(query, key, value * factor / factor, key_valid)
 
 
-def counts_in_its_type(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+@breaks(TYPES, "linear", "bfloat16: ")
+def counts_in_bfloat16(attend, self, query, key, value, key_valid):
     """Scale the output by a count of positions in the dtype of the inputs, which stops at 256 in bfloat16."""
     count = torch.zeros((), dtype=value.dtype)
     for _ in range(value.shape[2]):
@@ -127,7 +130,6 @@ def wider_window(beyond: int) -> Any:
     return around
 
 
-plant("NeverRescales", "softmax", LIMIT, "against softmax attention, Geometry(", never_rescales)
 plant("LosesTheLastOf64", "softmax", LIMIT, "against softmax attention, Geometry(", without_the_last(64))
 plant("ReadsHalfOfWideHeads", "softmax", LIMIT, "head_dim=128", scaled_where(lambda q, k: q.shape[-1] > 127))
 plant("MisreadsOddHeads", "softmax", LIMIT, "against softmax", scaled_where(lambda q, k: q.shape[-1] % 2 and q.shape[-1] > 3))
@@ -144,8 +146,6 @@ plant("NoGradientBeyond64", "linear", COUNTS, "key: no gradient at 1 of 65 posit
 plant("HalfTheGradientBeyond64", "softmax", SLOPES, "the gradient of key gives a slope", detached_beyond(64, 0.5))
 plant("HalfTheGradientBeyond128", "retention", SLOPES, "the gradient of key gives a slope", detached_beyond(128, 0.5))
 plant("GradientBeyond512", "performer", SLOPES, "the gradient of key gives a slope", detached_beyond(512, 0.9))
-plant("NoSingleBeyond90", "linear", TYPES, "NaN or infinite", nan_in_single)
-plant("CountsInBfloat16", "linear", TYPES, "bfloat16: ", counts_in_its_type)
 plant("RefusesOddHeads", "linear", TYPES, "UnsupportedError: an even head_dim", members={"__init__": odd_heads_refused})
 plant("KernelWrongAt300", "softmax", KERNEL, "error is", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
 plant("KernelWrongAt65", "softmax", KERNEL, "keys=65", scaled_where(lambda q, k: k.shape[2] == 65), method="attend_sdpa")

@@ -15,15 +15,12 @@ from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import Geometry
 from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
-from mutants.originals import PlainSoftmax
 
 
 @breaks("eval_is_deterministic", "softmax", "two calls in eval mode")
-class DropsInEval(PlainSoftmax):
+def drops_in_eval(attend, self, query, key, value, key_valid):
     """Applies dropout in eval mode, too."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return F.dropout(super().attend(query, key, value, key_valid), 0.1)
+    return F.dropout(attend(query, key, value, key_valid), 0.1)
 
 
 @breaks("building_follows_the_seed", "reformer", "rotations of two modules built under one seed")

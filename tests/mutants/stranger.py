@@ -18,11 +18,9 @@ from mutants.originals import ORIGINALS, Sunk, SunkOptions
 
 
 @breaks("padding_amounts_to_shorter_inputs", "sunk", "30 positions padded to 31")
-class MasksAfterSoftmax(Sunk):
+def masks_after_softmax(attend, self, query, key, value, key_valid):
     """Sets the weights of padded keys to zero after they have taken their share: here their values are zero."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value, None)
+    return attend(query, key, value, None)
 
 
 @breaks("batch_mates_have_no_influence", "sunk", "an example in a batch against it alone")
@@ -39,24 +37,20 @@ class RepeatsTheMask(Sunk):
 
 
 @breaks("inputs_are_left_alone", "sunk", "the call changed")
-class ScalesInPlace(Sunk):
+def scales_in_place(attend, self, query, key, value, key_valid):
     """Scales the caller's queries in place where no gradient is needed."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if torch.is_grad_enabled():
-            return super().attend(query, key, value, key_valid)
-        query.mul_(2)
-        return super().attend(query / 2, key, value, key_valid)
+    if torch.is_grad_enabled():
+        return attend(query, key, value, key_valid)
+    query.mul_(2)
+    return attend(query / 2, key, value, key_valid)
 
 
 @breaks("inputs_are_left_alone", "sunk", "key_valid")
-class OpensTheMask(Sunk):
+def opens_the_mask(attend, self, query, key, value, key_valid):
     """Lets an example without valid keys see its first key, by writing into the caller's mask."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if key_valid is not None:
-            key_valid[:, 0] |= ~key_valid.any(dim=-1)
-        return super().attend(query, key, value, key_valid)
+    if key_valid is not None:
+        key_valid[:, 0] |= ~key_valid.any(dim=-1)
+    return attend(query, key, value, key_valid)
 
 
 def one_temperature(geometry: Geometry, options: SunkOptions) -> Cost:
@@ -108,12 +102,10 @@ class RemembersItsTemperature(Sunk):
 
 
 @breaks("calls_keep_no_tensors", "sunk", "last_weights")
-class KeepsItsWeights(Sunk):
+def keeps_its_weights(attend, self, query, key, value, key_valid):
     """Keeps the weights of the last call, n × n numbers, as for a plot."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        self.last_weights = (query @ key.mT).softmax(dim=-1).detach()
-        return super().attend(query, key, value, key_valid)
+    self.last_weights = (query @ key.mT).softmax(dim=-1).detach()
+    return attend(query, key, value, key_valid)
 
 
 @breaks("calls_are_silent", "sunk", "query")
@@ -126,12 +118,10 @@ class Prints(Sunk):
 
 
 @breaks("calls_are_silent", "sunk", "no fused kernel")
-class WarnsAlways(Sunk):
+def warns_always(attend, self, query, key, value, key_valid):
     """Warns at every call."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        warnings.warn("no fused kernel for sinks; using the slow path", stacklevel=2)
-        return super().attend(query, key, value, key_valid)
+    warnings.warn("no fused kernel for sinks; using the slow path", stacklevel=2)
+    return attend(query, key, value, key_valid)
 
 
 @breaks("the_process_is_left_as_it_was", "sunk", "the state of random")
@@ -153,97 +143,79 @@ class TunesTheProcess(Sunk):
 
 
 @breaks("gradients_follow_dropout", "sunk", "slope")
-class DropsAnew(Sunk):
+def drops_anew(attend, self, query, key, value, key_valid):
     """Recomputes the weights in the backward pass with a new draw of dropout."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if not self.training:
-            return super().attend(query, key, value, key_valid)
-        out: Tensor = checkpoint(super().attend, query, key, value, key_valid, use_reentrant=False, preserve_rng_state=False)
-        return out
+    if not self.training:
+        return attend(query, key, value, key_valid)
+    out: Tensor = checkpoint(attend, query, key, value, key_valid, use_reentrant=False, preserve_rng_state=False)
+    return out
 
 
 @breaks("no_future_leaks_at_any_border", "sunk", "before position")
-class CountsInBytes(Sunk):
+def counts_in_bytes(attend, self, query, key, value, key_valid):
     """Compares positions as 8-bit numbers to save memory: they wrap around at 256."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if not self.geometry.causal:
-            return super().attend(query, key, value, key_valid)
-        place = torch.arange(key.shape[2], device=key.device).to(torch.uint8)
-        allowed = place[:, None] >= place if key_valid is None else (place[:, None] >= place) & key_valid[:, None, None]
-        scores = query @ key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
-        return softmax_over_valid(scores, allowed, self.sinks) @ value
+    if not self.geometry.causal:
+        return attend(query, key, value, key_valid)
+    place = torch.arange(key.shape[2], device=key.device).to(torch.uint8)
+    allowed = place[:, None] >= place if key_valid is None else (place[:, None] >= place) & key_valid[:, None, None]
+    scores = query @ key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
+    return softmax_over_valid(scores, allowed, self.sinks) @ value
 
 
 @breaks("every_size_runs_in_every_type", "sunk", "IndexError")
-class SqueezesItsHeads(Sunk):
+def squeezes_its_heads(attend, self, query, key, value, key_valid):
     """Squeezes every axis of size one, including that of the heads where there is one head."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        raised = self.log_temperature.squeeze().exp()[:, None, None]
-        return super().attend(query * (raised / self.log_temperature.exp()).to(query.dtype), key, value, key_valid)
+    raised = self.log_temperature.squeeze().exp()[:, None, None]
+    return attend(query * (raised / self.log_temperature.exp()).to(query.dtype), key, value, key_valid)
 
 
 @breaks("cost_formula_is_exact", "sunk", "two examples")
-class StacksTheBatch(Sunk):
+def stacks_the_batch(attend, self, query, key, value, key_valid):
     """Lays the batch out as one long sequence, masked to its own example: right, at batch times the cost."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        batch, queries, keys = len(query), query.shape[2], key.shape[2]
-        example = torch.arange(batch, device=key.device)
-        same = example.repeat_interleave(queries)[:, None] == example.repeat_interleave(keys)
-        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
-        if allowed is not None:
-            same = same & allowed.expand(batch, 1, queries, keys)[:, 0].reshape(batch * queries, keys).repeat(1, batch)
-        long_query, long_key, long_value = (x.transpose(0, 1).flatten(1, 2)[None] for x in (query, key, value))
-        scores = long_query @ long_key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
-        out = softmax_over_valid(scores, same, self.sinks) @ long_value
-        return out[0].unflatten(1, (batch, queries)).transpose(0, 1)
+    batch, queries, keys = len(query), query.shape[2], key.shape[2]
+    example = torch.arange(batch, device=key.device)
+    same = example.repeat_interleave(queries)[:, None] == example.repeat_interleave(keys)
+    allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+    if allowed is not None:
+        same = same & allowed.expand(batch, 1, queries, keys)[:, 0].reshape(batch * queries, keys).repeat(1, batch)
+    long_query, long_key, long_value = (x.transpose(0, 1).flatten(1, 2)[None] for x in (query, key, value))
+    scores = long_query @ long_key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
+    out = softmax_over_valid(scores, same, self.sinks) @ long_value
+    return out[0].unflatten(1, (batch, queries)).transpose(0, 1)
 
 
 @breaks("output_is_like_the_queries", "sunk", "bfloat16")
-class PromotesUnderPadding(Sunk):
+def promotes_under_padding(attend, self, query, key, value, key_valid):
     """Returns float32 if there is padding."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        out = super().attend(query, key, value, key_valid)
-        return out if key_valid is None else out.to(torch.promote_types(value.dtype, torch.float32))
+    out = attend(query, key, value, key_valid)
+    return out if key_valid is None else out.to(torch.promote_types(value.dtype, torch.float32))
 
 
 @breaks("the_process_is_left_as_it_was", "sunk", "draws from")
-class JittersInTraining(Sunk):
+def jitters_in_training(attend, self, query, key, value, key_valid):
     """Adds noise to its queries in training, which no option states."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query + 0.01 * torch.randn_like(query) if self.training else query, key, value, key_valid)
+    return attend(query + 0.01 * torch.randn_like(query) if self.training else query, key, value, key_valid)
 
 
 @breaks("recording_gradients_changes_nothing", "sunk", "no input needs")
-class SkipsGradientsOfTheFirstLayer(Sunk):
+def skips_gradients_of_the_first_layer(attend, self, query, key, value, key_valid):
     """Takes a path without gradients where no input needs one, and loses the gradients of its parameters."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
-            return super().attend(query, key, value, key_valid)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
+        return attend(query, key, value, key_valid)
 
 
 @breaks("time_grows_as_printed", "sunk", "numbers written", time=Growth("n d"), memory=Growth("n d"), cost=no_products)
-class ComparesAllPairs(Sunk):
+def compares_all_pairs(attend, self, query, key, value, key_valid):
     """Returns the value of the nearest key, found in blocks without a matrix product: compares all pairs, while its card says n."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        rows = []
-        for some in query.split(64, dim=2):
-            far = torch.cdist(some, key, p=1) * self.log_temperature.exp()
-            best = far.min(dim=-1, keepdim=True)
-            rows.append(value.gather(2, best.indices.expand_as(some)) * (-best.values).exp())
-        return torch.cat(rows, dim=2)
+    rows = []
+    for some in query.split(64, dim=2):
+        far = torch.cdist(some, key, p=1) * self.log_temperature.exp()
+        best = far.min(dim=-1, keepdim=True)
+        rows.append(value.gather(2, best.indices.expand_as(some)) * (-best.values).exp())
+    return torch.cat(rows, dim=2)
 
 
 @breaks("eager_agrees_with_the_definition", "sunk", "from the definition")
-class ScalesFor64(Sunk):
+def scales_for64(attend, self, query, key, value, key_valid):
     """Divides scores by 8, whatever the width of a head."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query * (query.shape[-1] ** 0.5 / 8), key, value, key_valid)
+    return attend(query * (query.shape[-1] ** 0.5 / 8), key, value, key_valid)

@@ -9,17 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.content.reformer import Reformer
 from attn_zoo.attention.linear._chunked import CHUNK, Updates
 from attn_zoo.attention.linear._feature_maps import log_positive_features
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.linear.performer import Performer
 from attn_zoo.attention.linear.ssd import StateSpaceDuality
-from attn_zoo.attention.low_rank.agent import Agent
 from attn_zoo.attention.low_rank.nystrom import landmarks
-from attn_zoo.attention.sparse.local import Local
 from attn_zoo.contract import Cost, Geometry, MemoryState
-from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
 from mutants.originals import ORIGINALS
 
@@ -51,20 +47,16 @@ class DecaysOverPadding(StateSpaceDuality):
         return super().updates(query, key, value, key_valid, step)._replace(log_decay=self.forget(step, None))
 
 
-@breaks("a_prefix_answers_as_the_whole", "ssd", "prefix", can={"stepwise": False})
-class DropsTheCarryOfAPartialChunk(StateSpaceDuality):
+@breaks("a_prefix_answers_as_the_whole", "ssd", "prefix", can={"stepwise": False}, method="read")
+def drops_the_carry_of_a_partial_chunk(read, self, state, *inputs, **streams):
     """Reads an incomplete last chunk from an empty state; chunks hold 20 positions."""
-
-    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
-        return in_pieces(super().read, 20, lambda summed, n: summed if n == 20 else 0 * summed)(state, *inputs, **streams)
+    return in_pieces(read, 20, lambda summed, n: summed if n == 20 else 0 * summed)(state, *inputs, **streams)
 
 
-@breaks("gradients_follow_outputs_at_every_size", "ssd", "slope")
-class CutsTheGradient(StateSpaceDuality):
+@breaks("gradients_follow_outputs_at_every_size", "ssd", "slope", method="read")
+def cuts_the_gradient(read, self, state, *inputs, **streams):
     """Passes no gradient from a chunk to the one before it."""
-
-    def read(self, state: MemoryState, *inputs: Any, **streams: Tensor) -> Any:
-        return in_pieces(super().read, CHUNK, lambda summed, n: summed.detach())(state, *inputs, **streams)
+    return in_pieces(read, CHUNK, lambda summed, n: summed.detach())(state, *inputs, **streams)
 
 
 @breaks("eval_is_deterministic", "ssd", "two calls")
@@ -81,15 +73,13 @@ class CarriesOver(StateSpaceDuality):
         return out, after
 
 
-@breaks("steps_leave_their_state_alone", "ssd", "of the state it was given")
-class WritesIntoItsState(StateSpaceDuality):
+@breaks("steps_leave_their_state_alone", "ssd", "of the state it was given", method="advance")
+def writes_into_its_state(advance, self, query, key, value, state, **streams):
     """Updates the given state in place where no gradient is recorded."""
-
-    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, MemoryState]:
-        out, after = super().advance(query, key, value, state, **streams)
-        if not torch.is_grad_enabled():
-            state.summed.copy_(after.summed)
-        return out, after
+    out, after = advance(query, key, value, state, **streams)
+    if not torch.is_grad_enabled():
+        state.summed.copy_(after.summed)
+    return out, after
 
 
 @breaks("every_size_runs_in_every_type", "linear", "parameters rounded to torch.bfloat16")
@@ -109,14 +99,12 @@ class SumsInTheInputsType(Linear):
         return read(state, query, key, value, key_valid)
 
 
-@breaks("large_inputs_stay_finite", "ssd", "NaN")
-class DividesByGates(StateSpaceDuality):
+@breaks("large_inputs_stay_finite", "ssd", "NaN", method="updates")
+def divides_by_gates(updates, self, query, key, value, key_valid, step):
     """Divides keys by the product of all gates before them, which overflows where a gate closes."""
-
-    def updates(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, step: Tensor) -> Updates:
-        found = super().updates(query, key, value, key_valid, step)
-        total = found.log_decay.cumsum(dim=2)
-        return Updates(found.query * total.exp(), found.key * (-total).exp(), found.value, 0 * total)
+    found = updates(query, key, value, key_valid, step)
+    total = found.log_decay.cumsum(dim=2)
+    return Updates(found.query * total.exp(), found.key * (-total).exp(), found.value, 0 * total)
 
 
 def full_chunks(geometry: Geometry, options: Any) -> Cost:
@@ -142,23 +130,19 @@ class ForgetsItsNormaliser(Linear):
 # --- low rank --------------------------------------------------------------------------------------------------------
 
 
-@breaks("padding_amounts_to_shorter_inputs", "agent", "positions alone")
-class CutsByPlace(Agent):
+@breaks("padding_amounts_to_shorter_inputs", "agent", "positions alone", method="mixed")
+def cuts_by_place(mixed, self, softmax, query, key, value, key_valid):
     """Cuts segments by place, padding included."""
-
-    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        (agents,), _ = landmarks(self.options.agents, None, query)
-        return softmax(query, agents, softmax(agents, key, value, key_valid), None)
+    (agents,), _ = landmarks(self.options.agents, None, query)
+    return softmax(query, agents, softmax(agents, key, value, key_valid), None)
 
 
 @breaks("every_position_gets_a_gradient", "agent", "padded=True")
-class ExpectsPaddingBehind(Agent):
+def expects_padding_behind(attend, self, query, key, value, key_valid):
     """Assumes padding at the end: takes the first tokens for valid, as many as there are valid ones."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if key_valid is not None:
-            key_valid = torch.arange(key.shape[2], device=key.device) < key_valid.sum(dim=1, keepdim=True)
-        return super().attend(query, key, value, key_valid)
+    if key_valid is not None:
+        key_valid = torch.arange(key.shape[2], device=key.device) < key_valid.sum(dim=1, keepdim=True)
+    return attend(query, key, value, key_valid)
 
 
 @breaks(
@@ -168,44 +152,36 @@ class CountsKeysTwice(Linear):
     """States the cost of as many queries as keys."""
 
 
-@breaks("batch_mates_have_no_influence", "agent", "an example in a batch")
-class SegmentsOfTheLongest(Agent):
+@breaks("batch_mates_have_no_influence", "agent", "an example in a batch", method="mixed")
+def segments_of_the_longest(mixed, self, softmax, query, key, value, key_valid):
     """Cuts all examples into segments of the positions that hold a token in any of them."""
-
-    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        held = None if key_valid is None else key_valid.any(dim=0, keepdim=True).expand_as(key_valid)
-        (agents,), few = landmarks(self.options.agents, held, query)
-        return softmax(query, agents, softmax(agents, key, value, key_valid), few)
+    held = None if key_valid is None else key_valid.any(dim=0, keepdim=True).expand_as(key_valid)
+    (agents,), few = landmarks(self.options.agents, held, query)
+    return softmax(query, agents, softmax(agents, key, value, key_valid), few)
 
 
-@breaks("batch_order_has_no_influence", "agent", "permuted examples")
-class RemembersItsSegments(Agent):
+@breaks("batch_order_has_no_influence", "agent", "permuted examples", method="mixed")
+def remembers_its_segments(mixed, self, softmax, query, key, value, key_valid):
     """Caches the segments of a mask, and reuses them for another mask of the same shape and count."""
-
-    def mixed(self, softmax: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        kept: dict[Any, Tensor] = self.__dict__.setdefault("kept", {})
-        if key_valid is not None and not torch.compiler.is_compiling():
-            key_valid = kept.setdefault((tuple(key_valid.shape), int(key_valid.sum()), str(key_valid.device)), key_valid.clone())
-        return super().mixed(softmax, query, key, value, key_valid)
+    kept: dict[Any, Tensor] = self.__dict__.setdefault("kept", {})
+    if key_valid is not None and not torch.compiler.is_compiling():
+        key_valid = kept.setdefault((tuple(key_valid.shape), int(key_valid.sum()), str(key_valid.device)), key_valid.clone())
+    return mixed(softmax, query, key, value, key_valid)
 
 
 @breaks("earlier_calls_leave_no_trace", "agent", "used module")
-class NarrowsItsOption(Agent):
+def narrows_its_option(attend, self, query, key, value, key_valid):
     """Lowers its own option to the length of a short input, and keeps it low for later, long ones."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        self.options.agents = min(self.options.agents, key.shape[2])
-        return super().attend(query, key, value, key_valid)
+    self.options.agents = min(self.options.agents, key.shape[2])
+    return attend(query, key, value, key_valid)
 
 
 @breaks("gradients_follow_outputs_at_every_size", "agent", "gradient of key")
-class DetachesLongMeans(Agent):
+def detaches_long_means(attend, self, query, key, value, key_valid):
     """Saves memory on long inputs: no gradient reaches the keys."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if key.shape[2] > 256:
-            key = key.detach()
-        return super().attend(query, key, value, key_valid)
+    if key.shape[2] > 256:
+        key = key.detach()
+    return attend(query, key, value, key_valid)
 
 
 # --- random features -------------------------------------------------------------------------------------------------
@@ -220,51 +196,41 @@ class LeavesFeaturesOut(Performer):
         self.register_buffer("directions", self.directions, persistent=False)
 
 
-@breaks("padding_amounts_to_shorter_inputs", "performer", "positions alone")
-class DrawsByLength(Performer):
+@breaks("padding_amounts_to_shorter_inputs", "performer", "positions alone", method="_log_features")
+def draws_by_length(log_features, self, x, *, is_key):
     """Averages its features with others drawn for each length, from a generator of its own."""
-
-    def _log_features(self, x: Tensor, *, is_key: bool) -> Tensor:
-        drawn = torch.randn(self.directions.shape, generator=torch.Generator().manual_seed(x.shape[2])).to(x)
-        return log_positive_features(x, (self.directions.to(x.dtype) + drawn) / 2, is_key=is_key)
+    drawn = torch.randn(self.directions.shape, generator=torch.Generator().manual_seed(x.shape[2])).to(x)
+    return log_positive_features(x, (self.directions.to(x.dtype) + drawn) / 2, is_key=is_key)
 
 
 @breaks("compiled_agrees", "performer", "padded=True")
-class SkipsTheMaskWhenCompiled(Performer):
+def skips_the_mask_when_compiled(attend, self, query, key, value, key_valid):
     """Ignores the mask when it is compiled."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return super().attend(query, key, value, None if torch.compiler.is_compiling() else key_valid)
+    return attend(query, key, value, None if torch.compiler.is_compiling() else key_valid)
 
 
 # --- blocks, and hashing ------------------------------------------------------------------------------------------
 
 
 @breaks("batch_mates_have_no_influence", "local", "an example in a batch")
-class BlocksAcrossExamples(Local):
+def blocks_across_examples(attend, self, query, key, value, key_valid):
     """Cuts blocks from heads and examples laid end to end."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if key_valid is not None or query.shape[2] % self.options.block == 0:
-            return super().attend(query, key, value, key_valid)
-        query, key, ends = (x.flatten(0, 2)[None, None] for x in (query, key, value))
-        return super().attend(query, key, ends, None).view_as(value)
+    if key_valid is not None or query.shape[2] % self.options.block == 0:
+        return attend(query, key, value, key_valid)
+    query, key, ends = (x.flatten(0, 2)[None, None] for x in (query, key, value))
+    return attend(query, key, ends, None).view_as(value)
 
 
 @breaks("training_keeps_the_promises", "local", "against eval mode")
-class ShrinksInEvaluation(Local):
+def shrinks_in_evaluation(attend, self, query, key, value, key_valid):
     """Makes its outputs smaller in evaluation."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        out = super().attend(query, key, value, key_valid)
-        return out if self.training else out * 0.9
+    out = attend(query, key, value, key_valid)
+    return out if self.training else out * 0.9
 
 
-@breaks("outputs_follow_their_own_queries", "reformer", "query at their own position", can={"key_padding": False})
-class SortsBackBySorting(Reformer):
+@breaks("outputs_follow_their_own_queries", "reformer", "query at their own position", can={"key_padding": False}, method="_layout")
+def sorts_back_by_sorting(layout, self, query, key_valid):
     """Restores the order of outputs by the permutation itself instead of its inverse."""
-
-    def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
-        found = super()._layout(query, key_valid)
-        slots, order = found.slot.sort(dim=-1)
-        return found._replace(slot=slots.gather(-1, order))
+    found = layout(query, key_valid)
+    slots, order = found.slot.sort(dim=-1)
+    return found._replace(slot=slots.gather(-1, order))

@@ -12,29 +12,25 @@ from torch import Tensor
 from attn_zoo.attention.sparse import local
 from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals import PlainSoftmax, Sunk, SunkOptions
+from mutants.originals import Sunk, SunkOptions
 
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
 
 @breaks(TRAINED, "sunk", "training_keeps_the_promises: output in training, causal=False, against eval mode")
-class ClampsInEval(Sunk):
+def clamps_in_eval(attend, self, query, key, value, key_valid):
     """Clamps its temperature in eval mode only, at a number that only training reaches."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if self.training:
-            return super().attend(query, key, value, key_valid)
-        return super().attend(query * (self.log_temperature.clamp(max=0.1) - self.log_temperature).exp(), key, value, key_valid)
+    if self.training:
+        return attend(query, key, value, key_valid)
+    return attend(query * (self.log_temperature.clamp(max=0.1) - self.log_temperature).exp(), key, value, key_valid)
 
 
 @breaks(TRAINED, "sunk", "eager_agrees_with_the_definition")
-class TemperatureOfOneHead(Sunk):
+def temperature_of_one_head(attend, self, query, key, value, key_valid):
     """Uses the first head's temperature in all heads, which start with equal ones; each head gets a gradient."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        own = self.log_temperature
-        wrong = own[:1].detach() - own.detach()
-        return super().attend(query * wrong.exp(), key, value, key_valid)
+    own = self.log_temperature
+    wrong = own[:1].detach() - own.detach()
+    return attend(query * wrong.exp(), key, value, key_valid)
 
 
 @breaks(TRACES, "sunk", "hold new numbers")
@@ -49,18 +45,16 @@ class RemembersTheMask(Sunk):
 
 
 @breaks(TRACES, "sunk", "output after a later call")
-class WritesIntoItsLastOutput(Sunk):
+def writes_into_its_last_output(attend, self, query, key, value, key_valid):
     """Reuses one output tensor where no gradient is recorded, to save memory."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        out = super().attend(query, key, value, key_valid)
-        if torch.is_grad_enabled():
-            return out
-        last = self.__dict__.get("last")
-        if last is None or (last.shape, last.dtype, last.device) != (out.shape, out.dtype, out.device):
-            last = self.__dict__["last"] = torch.empty_like(out)
-        kept: Tensor = last.copy_(out)
-        return kept
+    out = attend(query, key, value, key_valid)
+    if torch.is_grad_enabled():
+        return out
+    last = self.__dict__.get("last")
+    if last is None or (last.shape, last.dtype, last.device) != (out.shape, out.dtype, out.device):
+        last = self.__dict__["last"] = torch.empty_like(out)
+    kept: Tensor = last.copy_(out)
+    return kept
 
 
 @breaks("calls_keep_no_tensors", "sunk", "held.0")
@@ -69,11 +63,9 @@ class KeepsTheMask(RemembersTheMask):
 
 
 @breaks("inputs_are_left_alone", "softmax", "writing into the output")
-class ReturnsTheValue(PlainSoftmax):
+def returns_the_value(attend, self, query, key, value, key_valid):
     """Returns the caller's own tensor where there is one key, whose weight is one."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return value if key.shape[2] == query.shape[2] == 1 else super().attend(query, key, value, key_valid)
+    return value if key.shape[2] == query.shape[2] == 1 else attend(query, key, value, key_valid)
 
 
 @breaks("building_does_not_mutate_options", "local", "building changed its options")

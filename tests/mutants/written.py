@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -24,13 +22,11 @@ class CountsTwice(Redrawn):
         self.written = ()
 
 
-@breaks(CHECKPOINTING, "redrawn", "use_reentrant=True")
-class DrawsWithGradientsOnly(Redrawn):
+@breaks(CHECKPOINTING, "redrawn", "use_reentrant=True", method="redraw_in_training")
+def draws_with_gradients_only(redraw_in_training, self):
     """Draws its features only in calls that record gradients, which the first call under reentrant checkpointing does not."""
-
-    def redraw_in_training(self) -> None:
-        if torch.is_grad_enabled():
-            super().redraw_in_training()
+    if torch.is_grad_enabled():
+        redraw_in_training()
 
 
 @breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
@@ -96,10 +92,8 @@ class CountsInPython(Redrawn):
         self.count += 1
 
 
-@breaks(GOES_ON, "redrawn", "after loading the state dict")
-class ForgetsItsCounter(Redrawn):
+@breaks(GOES_ON, "redrawn", "after loading the state dict", method="_load_from_state_dict")
+def forgets_its_counter(load_from_state_dict, self, state_dict, prefix, *rest):
     """Counts from 0 after loading a state dict."""
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        state_dict[f"{prefix}training_calls"] = torch.zeros_like(self.training_calls)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+    state_dict[f"{prefix}training_calls"] = torch.zeros_like(self.training_calls)
+    load_from_state_dict(state_dict, prefix, *rest)
