@@ -7,13 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from attn_zoo.attention.content.reformer import Reformer
 from attn_zoo.attention.linear import linear
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank import linformer
 from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import Geometry, UnsupportedError, by_length
-from mutants.entering import breaks
+from mutants.entering import breaks, plant
 from mutants.originals import PlainSoftmax
 
 
@@ -27,34 +26,14 @@ class Demanding:
     width: int
 
 
-@breaks("card_is_complete", "linear", "width", options=Demanding)
-class Undefaulted(Linear):
-    """Cannot be built without an option."""
-
-
 @dataclass
 class Listed:
     widths: list[int] = field(default_factory=list)
 
 
-@breaks("card_is_complete", "linear", "type list", options=Listed)
-class Untypeable(Linear):
-    """Has an option that no command line can set."""
-
-
-@breaks("card_is_complete", "linformer", "equals the defaults", variants={"twice": {"projected_length": 18}})
-class SameVariant(Linformer):
-    """Has a variant that equals its defaults."""
-
-
 @dataclass
 class Unshrinking(linformer.Options):
     projected_length: int = by_length("6", lambda g: 6)
-
-
-@breaks("defaults_suit_every_length", "linformer", "the default options are unsupported at", options=Unshrinking)
-class RefusedByDefault(Linformer):
-    """Refuses short inputs, for which its default projected length is not shorter."""
 
 
 @breaks("defaults_suit_every_length", "linformer", "the method warnings warns of the defaults at")
@@ -163,11 +142,11 @@ class TakesAnything(Linear):
     def _check_request(self, *request: Any) -> None: ...
 
 
-@breaks("building_draws_what_is_claimed", "reformer", "does not declare random_at_build", can={"random_at_build": False})
-class RandomInSecret(Reformer):
-    """Draws its hashes at random, which its card does not claim."""
-
-
-@breaks("building_draws_what_is_claimed", "linear", "the card declares random_at_build", can={"random_at_build": True})
-class RandomInName(Linear):
-    """Claims to draw at random when built, and draws nothing."""
+COMPLETE, DRAWS, CLAIMED = "card_is_complete", "building_draws_what_is_claimed", "random_at_build"
+SHORT = "the default options are unsupported at"
+plant("CannotBeBuiltWithoutAnOption", "linear", COMPLETE, "width", options=Demanding)
+plant("HasAnOptionThatNoCommandSets", "linear", COMPLETE, "type list", options=Listed)
+plant("HasAVariantLikeItsDefaults", "linformer", COMPLETE, "equals the defaults", variants={"twice": {"projected_length": 18}})
+plant("RefusesShortInputsByDefault", "linformer", "defaults_suit_every_length", SHORT, options=Unshrinking)
+plant("RandomInSecret", "reformer", DRAWS, f"does not declare {CLAIMED}", can={CLAIMED: False})
+plant("RandomInName", "linear", DRAWS, f"the card declares {CLAIMED}", can={CLAIMED: True})

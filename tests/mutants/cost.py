@@ -11,81 +11,47 @@ from torch import Tensor
 
 from attn_zoo.attention.linear import linear
 from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.contract import Cost, Geometry, Growth
-from mutants.entering import breaks
-from mutants.originals import ORIGINALS, PlainSoftmax
+from mutants.entering import breaks, plant
+from mutants.originals import ORIGINALS
+
+EXACT, STATE = "cost_formula_is_exact", "state_bytes_are_needed_and_enough"
 
 
-def half_cost(geometry: Geometry, options: Any) -> Cost:
-    return replace(ORIGINALS["softmax"].cost(geometry, options), flops=2 * geometry.queries * geometry.keys * geometry.inner_dim)
+def stating(original: str, **figures: Callable[[Geometry, Cost], Any]) -> Callable[[Geometry, Any], Cost]:
+    """Return the cost of an original with other figures, each a function of the geometry and of the right cost."""
 
-
-@breaks("cost_formula_is_exact", "softmax", "FLOPs, but PyTorch counts", cost=half_cost)
-class CountsHalf(PlainSoftmax):
-    """Counts a multiply-add as one FLOP."""
-
-
-def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
-    return replace(ORIGINALS["linformer"].cost(geometry, options), parameters=0)
-
-
-@breaks("cost_formula_is_exact", "linformer", "the card states 0 parameters", cost=hidden_parameters)
-class HidesParameters(Linformer):
-    """Does not count its parameters, which grow with the length."""
-
-
-def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
-    cost = ORIGINALS["softmax"].cost(geometry, options)
-    return replace(cost, backward_flops=cost.flops)
-
-
-@breaks("cost_formula_is_exact", "softmax", "backward FLOPs, but PyTorch counts", cost=backward_as_forward)
-class HalvesItsBackward(PlainSoftmax):
-    """Counts one of the two gradients of each product in the backward pass."""
-
-
-def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:
     def cost(geometry: Geometry, options: Any) -> Cost:
-        state = int(tensors * 4 * geometry.keys * geometry.inner_dim)
-        return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=state if geometry.causal else None)
+        right = ORIGINALS[original].cost(geometry, options)
+        return replace(right, **{name: of(geometry, right) for name, of in figures.items()})
 
     return cost
 
 
-@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1))
-class CachesKeysOnly(PlainSoftmax):
-    """States a cache of the keys without the values."""
+def state_of(tensors: float, causal: bool = True) -> Callable[[Geometry, Any], Cost]:
+    """Return the cost of softmax with a cache of some tensors like the keys."""
+
+    def state(geometry: Geometry, right: Cost) -> int | None:
+        return int(tensors * 4 * geometry.keys * geometry.inner_dim) if geometry.causal or not causal else None
+
+    return stating("softmax", state_bytes=state)
 
 
-@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1.8))
-class ForgetsTheFirst(PlainSoftmax):
-    """States a cache that lacks the key of one of five tokens."""
-
-
-@breaks("state_bytes_are_needed_and_enough", "softmax", "because later outputs depend only on key, value", cost=state_of(3))
-class CachesQueriesToo(PlainSoftmax):
-    """States a cache that holds queries as well."""
-
-
-def always(geometry: Geometry, options: Any) -> Cost:
-    return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=8 * geometry.keys * geometry.inner_dim)
-
-
-@breaks("state_bytes_are_needed_and_enough", "softmax", "state_bytes must be None if attention is not causal", cost=always)
-class StateWithoutOrder(PlainSoftmax):
-    """States a cache without causality, where every token sees all others."""
+plant("CountsHalf", "softmax", EXACT, "FLOPs, but PyTorch counts", cost=stating("softmax", flops=lambda _, right: right.flops // 2))
+plant("HidesParameters", "linformer", EXACT, "states 0 parameters", cost=stating("linformer", parameters=lambda *_: 0))
+HALVED = stating("softmax", backward_flops=lambda _, right: right.flops)
+plant("HalvesItsBackward", "softmax", EXACT, "backward FLOPs, but PyTorch counts", cost=HALVED)
+plant("CachesKeysOnly", "softmax", STATE, "depend on 40 independent numbers", cost=state_of(1))
+plant("LacksOneKeyOfFive", "softmax", STATE, "depend on 40 independent numbers", cost=state_of(1.8))
+plant("CachesQueriesToo", "softmax", STATE, "because later outputs depend only on key, value", cost=state_of(3))
+plant("StateWithoutOrder", "softmax", STATE, "must be None if attention is not causal", cost=state_of(2, causal=False))
+plant("LinearInName", "softmax", "time_grows_as_printed", "FLOPs grow like n^2.00", time=Growth("n d"))
 
 
 @breaks("shapes_flow_without_numbers", "softmax", "does not run on the meta device")
 def peeping(attend, self, query, key, value, key_valid):
     """Branches on the values of its inputs."""
     return attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
-
-
-@breaks("time_grows_as_printed", "softmax", "FLOPs grow like n^2.00", time=Growth("n d"))
-class LinearInName(PlainSoftmax):
-    """Claims a growth of time that its own cost formula contradicts."""
 
 
 @breaks("time_grows_as_printed", "linear", "numbers written grow like n^")

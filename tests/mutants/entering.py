@@ -24,8 +24,8 @@ MUTANTS: list[Mutant] = []
 
 
 def breaks(check: str, original: str, says: str, *, method: str = "attend", **facts: Any) -> Callable[[Any], Any]:
-    """Enter the mutant that ``check`` must catch: a class, or a function in place of the original's ``method``, of which it is
-    (that method, module, arguments of the call). ``facts`` change the card; ``can`` changes single claims."""
+    """Enter the mutant that ``check`` must catch: a class, or a function that is called in place of the original's ``method``
+    with that method, the module and the arguments of the call. ``facts`` change the card; ``can`` changes single claims."""
 
     def enter(defect: Any) -> Any:
         plant(defect.__name__, original, check, says, defect, method=method, **facts)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import Cost, Geometry, MemoryState
-from mutants.entering import breaks
+from mutants.entering import breaks, plant
+from mutants.originals import ORIGINALS
 
 
 @breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call", method="advance")
@@ -67,20 +68,10 @@ def stepwise_in_name(initial_state, self, batch, *, dtype=torch.float32, device=
     return MemoryState(torch.zeros(batch))
 
 
-@breaks("stepwise_matches_full", "linear", "stepwise (initial_state) is not declared", can={"stepwise": False})
-class StepsInSecret(Linear):
-    """Has a state and steps that its card does not claim."""
-
-
 @breaks("request_checking_is_inherited", "linear", "overrides step; write advance instead", method="step")
 def steps_unchecked(step, self, query, key, value, state, **streams):
     """Skips the check of the requests of its steps."""
     return self.advance(query, key, value, state)
-
-
-@breaks("card_is_complete", "linear", "declares stepwise without causal", can={"causal": False})
-class StepsWithoutOrder(Linear):
-    """Claims steps without causality, where every token sees all others."""
 
 
 @breaks("steps_leave_their_state_alone", "linear", "changed summed[0] of the state", method="advance")
@@ -170,15 +161,6 @@ def halves_its_bytes(advance, self, query, key, value, state, **streams):
     return out, Modest(after.summed, after.position)
 
 
-def stateless(geometry: Geometry, options: Any) -> Cost:
-    return replace(Linear.card.cost(geometry, options), state_bytes=None)
-
-
-@breaks("carried_states_stay_as_small_as_stated", "linear", "its cost must state state_bytes", cost=stateless)
-class HidesItsState(Linear):
-    """Carries a state that its cost does not state."""
-
-
 @breaks("steps_keep_examples_apart", "linear", "beside others 30 times as large against it alone, in steps", method="advance")
 def starts_anew(advance, self, query, key, value, state, **streams):
     """Guards against overflow by dropping all sums once any in the batch is large."""
@@ -224,3 +206,13 @@ def answers_nobody_anew(advance, self, query, key, value, state, **streams):
     """Returns a new tensor, without gradient, for an empty batch."""
     out, after = advance(query, key, value, state)
     return out if len(value) else torch.zeros_like(out), after
+
+
+def stateless(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["linear"].cost(geometry, options), state_bytes=None)
+
+
+STATED = "carried_states_stay_as_small_as_stated"
+plant("StepsInSecret", "linear", "stepwise_matches_full", "stepwise (initial_state) is not declared", can={"stepwise": False})
+plant("StepsWithoutOrder", "linear", "card_is_complete", "declares stepwise without causal", can={"causal": False})
+plant("HidesItsState", "linear", STATED, "its cost must state state_bytes", cost=stateless)
