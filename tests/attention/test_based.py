@@ -7,7 +7,7 @@ import torch
 from mistakes import require_caught
 from torch import Tensor
 
-from attn_zoo import Geometry, build_attention, card
+from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.based import Based
 
 HEADS, D, N = 2, 6, 40
@@ -19,12 +19,6 @@ def test_small_scores_give_nearly_softmax_attention():
     query, key, value = (torch.randn(2, HEADS, N, D, dtype=torch.float64) for _ in range(3))
     gaps = [(based(s * query, key, value) - softmax(s * query, key, value)).abs().max().item() for s in (0.1, 0.01)]
     assert 0 < gaps[1] < 2e-3 * gaps[0], "the first term left out is cubic in the scores"
-
-
-def test_the_state_has_one_row_per_feature():
-    geometry = Geometry(HEADS, 64, 1024, 1024, causal=True)
-    built = build_attention("based", geometry)
-    assert built.initial_state(1).nbytes == card("based").cost(geometry, built.options).state_bytes == 4 * HEADS * 153 * 65
 
 
 def lets_padding_keep_its_constant(monkeypatch: pytest.MonkeyPatch) -> None:

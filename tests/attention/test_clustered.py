@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw, require_same, shown
+from written_out import HEAD_DIM, HEADS, builder, draw, require_same, shown
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.clustered import Clustered
 
-
-def build(n: int, implementation: str = "eager", **options) -> Clustered:
-    torch.manual_seed(0)
-    built = build_attention("clustered", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
-    assert isinstance(built, Clustered)
-    return built
+build = builder(Clustered, implementation="eager")
 
 
 def k_means(codes: list[list[int]], clusters: int, iterations: int) -> list[int]:
@@ -61,12 +55,3 @@ def test_equals_attention_written_out(padded, clusters, bits, iterations):
         valid = shown(n, padded)
         got = built(*inputs, key_valid=valid if padded else None).masked_fill(~valid[:, None, :, None], 0)
         require_same(got, written_out(built, *inputs, valid), inputs)
-
-
-def test_queries_in_few_bundles_are_answered_as_by_softmax():
-    torch.manual_seed(3)
-    built, (_, key, value) = build(24, clusters=12), draw(24)
-    bundles = torch.randn(3, HEADS, 3, HEAD_DIM, dtype=torch.float64)
-    query = bundles.repeat(1, 1, 8, 1)
-    exact = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
-    torch.testing.assert_close(built(query, key, value), exact, rtol=0, atol=1e-12)

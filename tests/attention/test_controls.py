@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from written_out import builder
 
-from attn_zoo import Geometry, UnsupportedError, build_attention, card
+from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.controls.convolution import LocalConvolution
 from attn_zoo.attention.controls.frozen_random import FrozenRandom
 
@@ -28,18 +29,14 @@ def test_all_are_controls():
     assert all(card(name).control for name in ("none", "uniform", "convolution", "frozen_random"))
 
 
-def convolution(kernel: int, causal: bool) -> LocalConvolution:
-    torch.manual_seed(0)
-    built = build_attention("convolution", Geometry(2, 8, 33, 33, causal), kernel=kernel).double()
-    assert isinstance(built, LocalConvolution)
-    return built
+convolution = builder(LocalConvolution)
 
 
 @both
 @pytest.mark.parametrize("kernel", [1, 5, 9])
 @pytest.mark.parametrize("padded", [False, True])
 def test_convolution_equals_its_equation(causal, kernel, padded):
-    built, value = convolution(kernel, causal), draw()
+    built, value = convolution(kernel=kernel, causal=causal), draw()
     valid = padding() if padded else torch.ones(3, 33, dtype=torch.bool)
     first = -(kernel - 1) if causal else -(kernel // 2)
     expected = torch.zeros_like(value)
@@ -54,7 +51,7 @@ def test_convolution_equals_its_equation(causal, kernel, padded):
 
 @both
 def test_convolution_is_pytorchs_depthwise_one(causal):
-    built, value = convolution(5, causal), draw()
+    built, value = convolution(kernel=5, causal=causal), draw()
     channels = value.transpose(2, 3).flatten(1, 2)
     weight = built.weight.transpose(1, 2).flatten(0, 1)[:, None]
     ends = (4, 0) if causal else (2, 2)
@@ -62,18 +59,7 @@ def test_convolution_is_pytorchs_depthwise_one(causal):
     torch.testing.assert_close(built(None, None, value), want, rtol=0, atol=1e-13)
 
 
-def test_convolution_of_few_positions():
-    value = draw(n=2)
-    torch.testing.assert_close(
-        convolution(9, False)(None, None, value), convolution(9, False)(None, None, F.pad(value, (0, 0, 0, 20)))[:, :, :2]
-    )
-
-
-def frozen(links: int = 8, causal: bool = False, n: int = 33) -> FrozenRandom:
-    torch.manual_seed(0)
-    built = build_attention("frozen_random", Geometry(2, 8, n, n, causal), links=links).double()
-    assert isinstance(built, FrozenRandom)
-    return built
+frozen = builder(FrozenRandom, links=8)
 
 
 def matrix(built: FrozenRandom, valid: Tensor) -> Tensor:
@@ -94,7 +80,7 @@ def matrix(built: FrozenRandom, valid: Tensor) -> Tensor:
 @pytest.mark.parametrize("links", [1, 8])
 @pytest.mark.parametrize("padded", [False, True])
 def test_frozen_random_equals_its_equation(causal, links, padded):
-    built, value = frozen(links, causal), draw()
+    built, value = frozen(links=links, causal=causal), draw()
     valid = padding() if padded else torch.ones(3, 33, dtype=torch.bool)
     want = torch.stack([matrix(built, valid[b]) @ value[b] for b in range(3)])
     got = built(None, None, value, key_valid=valid if padded else None)
@@ -119,21 +105,6 @@ def test_frozen_random_reaches_all_positions_alike():
     assert (counts - 128).abs().max() < 5 * 128**0.5
     means = (built.weights / built.weights.sum(0)).mean(dim=(1, 2))
     torch.testing.assert_close(means, torch.full_like(means, 1 / 65), rtol=0.5, atol=0)
-
-
-def test_frozen_random_learns_nothing_and_is_saved():
-    built = frozen()
-    assert not list(built.parameters())
-    assert set(built.state_dict()) == {"sources", "weights"}
-
-
-def test_frozen_random_is_for_one_length():
-    built = frozen()
-    short = draw(20)
-    filled, valid = F.pad(short, (0, 0, 0, 13), value=7.0), torch.arange(33).expand(3, -1) < 20
-    torch.testing.assert_close(built(None, None, short), built(None, None, filled, key_valid=valid)[:, :, :20])
-    with pytest.raises(UnsupportedError, match="was built for 33 keys; got 34"):
-        built(None, None, draw(34))
 
 
 def test_frozen_random_needs_a_link():

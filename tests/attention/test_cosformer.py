@@ -9,18 +9,13 @@ import pytest
 import torch
 from stepping import step
 from torch import Tensor
-from written_out import draw, require_same
+from written_out import builder, draw, require_same
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks
 
-
-def build(n: int = 33, *, causal: bool = False) -> CosFormer:
-    built = build_attention("cosformer", Geometry(2, 8, n, n, causal))
-    assert isinstance(built, CosFormer)
-    return built
+build = builder(CosFormer)
 
 
 def written_out(inputs: Sequence[Tensor], reach: int, *, causal: bool = False, valid: Tensor | None = None) -> Tensor:

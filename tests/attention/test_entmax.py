@@ -49,12 +49,3 @@ def test_more_queries_than_keys():
     built = build_attention("entmax", Geometry(2, 8, 50, 20))
     inputs = draw(50, keys=20, scale=1.5)
     torch.testing.assert_close(built(*inputs), written_out(*inputs, None, 1.5, False), rtol=0, atol=1e-12)
-
-
-def test_weights_are_zero_for_most_keys():
-    """With V = I, the output equals the weights."""
-    built = build_attention("entmax", Geometry(1, 64, 64, 64))
-    query, key = (3 * torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))).unsqueeze(1)
-    weights = built(query, key, torch.eye(64)[None, None])
-    assert 0.02 < (weights > 0).float().mean() < 0.2
-    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, 64))

@@ -5,22 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import require_same, shown
+from written_out import builder, require_same, several, shown
 
-from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+from attn_zoo import MultiHeadAttention, UnsupportedError
 from attn_zoo.attention.low_rank.external import External
 
-
-def build(n: int = 33, heads: int = 2, **options) -> External:
-    torch.manual_seed(0)
-    built = build_attention("external", Geometry(heads, 8, n, n), **options).double()
-    assert isinstance(built, External)
-    return built
-
-
-def draw(n: int = 33, scale: float = 1.0) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return (scale * torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator)).requires_grad_()
+build = builder(External)
 
 
 def written_out(built: External, value: Tensor, valid: Tensor) -> Tensor:
@@ -39,7 +29,7 @@ def written_out(built: External, value: Tensor, valid: Tensor) -> Tensor:
 @pytest.mark.parametrize("options", [{}, {"own_units": True, "units": 5}, {"units": 40}], ids=str)
 def test_equals_the_paper(padded, options):
     for n in (1, 2, 33):
-        built, value = build(n, implementation="definition", **options), draw(n)
+        built, (value,) = build(n, implementation="definition", **options), several(1, n)
         valid = shown(n, padded)
         got = built(None, None, value, key_valid=valid if padded else None) * valid[:, None, :, None]
         require_same(got, written_out(built, value, valid), [value, *built.parameters()], atol=1e-13)
@@ -47,7 +37,7 @@ def test_equals_the_paper(padded, options):
 
 def test_shares_over_units_that_all_vanish_are_still_shares():
     """Scores lie thousands below the largest, so that their exponentials underflow in any precision."""
-    built, value = build().float(), draw(scale=1e3).detach().float()
+    built, value = build().float(), several(1, scale=1e3)[0].detach().float()
     value.requires_grad_()
     out = built(None, None, value)
     assert out.isfinite().all()

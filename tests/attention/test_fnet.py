@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo import Geometry, MultiHeadAttention, build_attention
+from attn_zoo import Geometry, build_attention
 
 
 def fourier(n: int) -> Tensor:
@@ -45,9 +45,3 @@ def test_the_scale_of_the_values_is_kept_whatever_the_length():
     for n in (64, 1024):
         value = torch.randn(1, 4, n, 16, generator=torch.Generator().manual_seed(0))
         assert build_attention("fnet", Geometry(4, 16, n, n))(None, None, value).std().item() == pytest.approx(0.5**0.5, rel=0.05)
-
-
-def test_a_layer_projects_values_only():
-    layer = MultiHeadAttention(16, 2, "fnet", length=32)
-    assert list(layer.projections) == ["value"]
-    assert layer(torch.randn(3, 20, 16)).shape == (3, 20, 16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import asdict
-from functools import partial
 
 import pytest
 import torch
@@ -63,20 +62,6 @@ def test_a_module_can_be_copied_after_a_training_call():
     for twin in (copy.deepcopy(mechanism), pickle.loads(pickle.dumps(mechanism))):
         assert auxiliary_loss(twin) == 0
     assert auxiliary_loss(mechanism) > 0
-
-
-@pytest.mark.parametrize("name", ["indexer", "sparse_compression"])
-def test_a_call_that_checkpointing_repeats_leaves_no_second_loss(name):
-    layer = MultiHeadAttention(16, HEADS, name, length=N, kept=4).train()
-    found: list[dict[str, Tensor | None]] = []
-    tokens = torch.randn(2, N, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
-    for call in (layer, partial(checkpoint, layer, use_reentrant=False)):
-        layer.zero_grad()
-        (call(tokens).square().sum() + auxiliary_loss(layer)).backward()
-        assert auxiliary_loss(layer) == 0
-        assert layer.get_parameter("mechanism.index_query").grad is not None
-        found.append({key: parameter.grad for key, parameter in layer.named_parameters()})
-    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("name", ["indexer", "sparse_compression"])

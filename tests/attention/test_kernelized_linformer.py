@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from written_out import draw, projected
+from written_out import builder, draw, projected
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank._projections import MatrixMap
@@ -17,11 +17,7 @@ from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 
 
-def build(geometry: Geometry = GEOMETRY, **options) -> KernelizedLinformer:
-    torch.manual_seed(0)
-    built = build_attention("kernelized_linformer", geometry, **{"projected_length": 6, **options}).double()
-    assert isinstance(built, KernelizedLinformer)
-    return built
+build = builder(KernelizedLinformer, projected_length=6)
 
 
 def phi(built: KernelizedLinformer, x: Tensor) -> Tensor:

@@ -8,17 +8,11 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
-from written_out import draw
+from written_out import builder, draw
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank.linformer_causal import LinformerCausal, Options, block_size
 
-
-def build(causal: bool, *, keys: int = 41, **options) -> LinformerCausal:
-    torch.manual_seed(0)
-    built = build_attention("linformer_causal", Geometry(2, 8, keys, keys, causal), **{"projected_length": 2, **options}).double()
-    assert isinstance(built, LinformerCausal)
-    return built
+build = builder(LinformerCausal, projected_length=2)
 
 
 def mixed(weights: Tensor, tokens: list[Tensor]) -> Tensor:
@@ -36,7 +30,7 @@ def validity(keys: int) -> Tensor:
 @cache
 def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
     """Attention of each query over the keys of its own block (if causal, up to itself) and E K, F V of each other visible block."""
-    built, (query, key, value) = build(causal), draw(keys)
+    built, (query, key, value) = build(41, causal=causal), draw(keys)
     valid = validity(keys) if padded else None
     out, n, c = torch.zeros_like(query), key.shape[2], built.block
     for b, h, i in product(range(query.shape[0]), range(query.shape[1]), range(n)):
@@ -62,7 +56,7 @@ def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
 @pytest.mark.parametrize("keys", [41, 36, 7, 60])
 @pytest.mark.parametrize("implementation", ["definition", "tiled"])
 def test_equals_its_definition(implementation, causal, padded, keys):
-    built = build(causal, implementation=implementation)
+    built = build(41, causal=causal, implementation=implementation)
     assert built.block == 9
     found = built(*draw(keys), key_valid=validity(keys) if padded else None)
     torch.testing.assert_close(found, written_out(causal, padded, keys), rtol=0, atol=1e-12)

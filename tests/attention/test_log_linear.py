@@ -41,18 +41,6 @@ def test_equal_weights_of_all_parts_give_state_space_duality(n):
     torch.testing.assert_close(out, plain(query, key, value, streams={"step": step}), rtol=1e-10, atol=1e-10)
 
 
-def test_the_state_grows_by_one_memory_with_each_doubling():
-    mechanism, sizes = build("log_linear", 40), []
-    query, key, value, step, level = draw(40)
-    state = mechanism.initial_state(2, dtype=torch.float64)
-    for t in range(40):
-        at = slice(t, t + 1)
-        streams = {"step": step[:, :, at], "level": level[:, :, at]}
-        _, state = mechanism.step(query[:, :, at], key[:, :, at], value[:, :, at], state, **streams)
-        sizes.append(state.summed.shape[2] // D)
-    assert sizes == [(t + 1).bit_length() for t in range(40)]
-
-
 def cuts_parts_from_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts by distance, so a token changes its part at every step; no memory of fixed parts has such weights."""
     right = log_linear._parts

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import require_same
+from written_out import builder, padding, require_same, several
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.recurrent._moving_average import moving_average
 from attn_zoo.attention.recurrent.mega import Mega
 from attn_zoo.kernels.cpu import _chunks as chunks
@@ -15,28 +14,7 @@ from attn_zoo.kernels.cpu import _chunks as chunks
 both = pytest.mark.parametrize("causal", [False, True])
 
 
-def build(n: int = 33, *, causal: bool = False, **options) -> Mega:
-    torch.manual_seed(0)
-    built = build_attention("mega", Geometry(2, 8, n, n, causal), **{"expansion": 3, **options}).double()
-    assert isinstance(built, Mega)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return built
-
-
-def draw(n: int = 33) -> list[Tensor]:
-    """Return the tokens from which queries and keys are made, and values."""
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
-
-
-def padding(n: int) -> Tensor:
-    valid = torch.ones(3, n, dtype=torch.bool)
-    valid[0, : n // 4] = False
-    valid[1, (n + 1) // 2 :] = False
-    valid[2, 1::3] = False
-    return valid
+build = builder(Mega, moved=0.3, expansion=3)
 
 
 def recurrence(x: Tensor, keep: Tensor, write: Tensor, read: Tensor) -> Tensor:
@@ -74,7 +52,7 @@ def written_out(built: Mega, x: Tensor, value: Tensor, valid: Tensor) -> Tensor:
 def test_equals_its_definition(monkeypatch, causal, padded, options):
     monkeypatch.setattr(chunks, "CHUNK", 8)  # positions in a chunk of the moving averages
     n = 32 if options["chunk"] == 16 else 27
-    built, (x, value) = build(n, causal=causal, **options), draw(n)
+    built, (x, value) = build(n, causal=causal, **options), several(2, n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
     got = built(x, x, value, key_valid=valid if padded else None) * valid[:, None, :, None]
     require_same(got, written_out(built, x, value, valid), [x, value, *built.parameters()])
@@ -105,16 +83,6 @@ def test_averages_leave_no_trace_of_the_future():
     loud = torch.cat([x[:, :, :90], 1e20 * x[:, :, 90:]], dim=2)
     quiet, beside = (moving_average(t, weights, weights, weights)[:, :, :90] for t in (x, loud))
     assert torch.equal(quiet, beside)
-
-
-@both
-def test_what_is_out_of_the_chunk_reaches_through_the_averages(causal):
-    built, (x, value) = build(48, causal=causal, chunk=6), draw(48)
-    of_x, of_value = torch.autograd.grad(built(x, x, value)[:, :, 20].sum(), (x, value))
-    reached, seen = of_x.abs().amax(dim=(0, 1, 3)) > 0, of_value.abs().amax(dim=(0, 1, 3)) > 0
-    assert reached[:21].all()
-    assert reached[24:].all() == (not causal)
-    assert seen.nonzero()[:, 0].tolist() == list(range(18, 21 if causal else 24))
 
 
 def test_an_offset_of_keys_would_be_cancelled():

@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw, require_same
+from written_out import HEAD_DIM, HEADS, builder, draw, require_same
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.low_rank.nystrom import Nystrom
 
-
-def build(n: int, implementation: str = "eager", **options) -> Nystrom:
-    torch.manual_seed(0)
-    built = build_attention("nystrom", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
-    assert isinstance(built, Nystrom)
-    return built
+build = builder(Nystrom, implementation="eager")
 
 
 def landmarks(tokens: Tensor, m: int) -> Tensor:
@@ -61,7 +55,7 @@ def written_out(built: Nystrom, query: Tensor, key: Tensor, value: Tensor, valid
 @pytest.mark.parametrize(("m", "iterations", "convolution"), [(4, 6, 0), (5, 2, 3), (1, 6, 0), (64, 6, 7)])
 def test_equals_the_kernels_written_out(implementation, padded, m, iterations, convolution):
     for n in (1, 3, 8, 21):
-        built = build(n, implementation, landmarks=m, iterations=iterations, convolution=convolution)
+        built = build(n, implementation=implementation, landmarks=m, iterations=iterations, convolution=convolution)
         inputs = draw(n)
         valid = torch.ones(3, n, dtype=torch.bool)
         if padded:

@@ -6,18 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from written_out import require_same, shown
+from written_out import builder, require_same, several, shown
 
-from attn_zoo import Geometry, build_attention
-from attn_zoo.contract import Attention
+from attn_zoo.attention.mixers.pooling import Pooling
 
-
-def build(n: int = 33, **options) -> Attention:
-    return build_attention("pooling", Geometry(2, 8, n, n), **options)
-
-
-def draw(n: int = 33) -> Tensor:
-    return torch.randn(3, 2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+build = builder(Pooling)
 
 
 def written_out(value: Tensor, window: int, valid: Tensor) -> Tensor:
@@ -36,7 +29,7 @@ def written_out(value: Tensor, window: int, valid: Tensor) -> Tensor:
 @pytest.mark.parametrize("window", [3, 9, 81])
 def test_equals_the_definition(padded, window):
     for n in (1, 2, 33):
-        value = draw(n)
+        (value,) = several(1, n)
         valid = shown(n, padded)
         got = build(n, window=window)(None, None, value, key_valid=valid if padded else None) * valid[:, None, :, None]
         expected = written_out(value, window, valid)
@@ -44,11 +37,7 @@ def test_equals_the_definition(padded, window):
 
 
 def test_is_poolformers_mixer_in_one_dimension():
-    value = draw()
+    (value,) = several(1)
     channels = value.transpose(2, 3).flatten(1, 2)
     want = F.avg_pool1d(channels, 3, stride=1, padding=1, count_include_pad=False) - channels
     torch.testing.assert_close(build()(None, None, value), want.unflatten(1, (2, 8)).transpose(2, 3), rtol=0, atol=1e-14)
-
-
-def test_an_even_sequence_is_left_with_nothing():
-    assert build()(None, None, torch.full((1, 2, 33, 8), 3.0)).abs().max() < 1e-6

@@ -9,17 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw, require_same, shown
+from written_out import HEAD_DIM, HEADS, builder, draw, require_same, shown
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.routing import Routing
 
-
-def build(n: int, seed: int = 0, implementation: str = "eager", **options) -> Routing:
-    torch.manual_seed(seed)
-    built = build_attention("routing", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
-    assert isinstance(built, Routing)
-    return built.eval()
+build = builder(Routing, implementation="eager")
 
 
 def nearest(unit: Tensor, group: Tensor, centroid: Tensor, clusters: int) -> list[int]:
@@ -94,17 +88,6 @@ def test_online_means_find_the_clusters_there_are():
         first = error if first is None else first
     assert first is not None
     assert error < 0.5 * first
-
-
-def test_a_query_finds_a_key_that_is_far_from_its_own():
-    """A query and the key that it asks for are in one cluster, though the key at the query's position is in another one."""
-    built = build(4)
-    built.centroids.copy_(torch.eye(HEAD_DIM, dtype=torch.float64)[:2].expand(HEADS, 2, HEAD_DIM))
-    first, second = torch.eye(HEAD_DIM, dtype=torch.float64)[:2]
-    query = torch.stack([first, first, second, second]).expand(1, HEADS, 4, HEAD_DIM)
-    value = torch.arange(4.0, dtype=torch.float64)[:, None].expand(1, HEADS, 4, HEAD_DIM)
-    out = built(query, query.flip(2), value)[0, 0, :, 0]
-    assert out.tolist() == [2.5, 2.5, 0.5, 0.5]
 
 
 def test_still_centroids_stay():

@@ -7,16 +7,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw, require_same, shown
+from written_out import HEAD_DIM, HEADS, builder, draw, require_same, shown
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content.sinkhorn import LEAST, Sinkhorn, block_size
 
-
-def build(n: int, implementation: str = "eager", **options) -> Sinkhorn:
-    built = build_attention("sinkhorn", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
-    assert isinstance(built, Sinkhorn)
-    return built
+build = builder(Sinkhorn, implementation="eager")
 
 
 def balanced(scores: Tensor, real: list[int], times: int) -> Tensor:
@@ -75,29 +70,9 @@ def written_out(built: Sinkhorn, query: Tensor, key: Tensor, value: Tensor, vali
 @pytest.mark.parametrize(("scale", "balancing", "temperature"), [(1.0, 8, 0.75), (0.7, 2, 0.3), (100.0, 3, 1.0)])
 def test_equals_attention_written_out(padded, scale, balancing, temperature):
     for n in (1, 9, 14):
-        built = build(n, "definition", block_scale=scale, balancing=balancing, temperature=temperature)
+        built = build(n, implementation="definition", block_scale=scale, balancing=balancing, temperature=temperature)
         inputs = draw(n)
         valid = shown(n, padded)
         got = built(*inputs, key_valid=valid if padded else None).masked_fill(~valid[:, None, :, None], 0)
         expected = written_out(built, *inputs, valid)
         require_same(got, expected, inputs, atol=1e-11)
-
-
-def test_balancing_makes_rows_and_columns_sum_to_one():
-    query, key, _ = draw(64)
-    built = build(64, balancing=50)
-    inside = torch.ones(3, 8, 8, dtype=torch.bool)
-    found = built._permutation(query.unflatten(2, (8, 8)), key.unflatten(2, (8, 8)), inside)
-    for dim in (-1, -2):
-        torch.testing.assert_close(found.sum(dim=dim), torch.ones(3, HEADS, 8, dtype=torch.float64), rtol=0, atol=1e-6)
-
-
-def test_a_sharp_permutation_brings_the_block_that_fits():
-    """Queries of block 0 resemble keys of block 3, so at a low temperature block 3 becomes their sorted block."""
-    n, b = 16, 4
-    direction = torch.eye(4, HEAD_DIM, dtype=torch.float64)
-    query = 6 * direction.repeat_interleave(b, dim=0)[None, None].expand(1, HEADS, -1, -1)
-    key = query.roll(-b, dims=2)  # keys of a block fit the queries of the one after it
-    value = torch.arange(4.0, dtype=torch.float64).repeat_interleave(b)[None, None, :, None].expand(1, HEADS, -1, HEAD_DIM)
-    out = build(n, temperature=0.05)(query, key, value)
-    torch.testing.assert_close(out[0, 0, ::b, 0], torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=torch.float64), rtol=0, atol=1e-3)

@@ -7,18 +7,13 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
-from written_out import HEAD_DIM, HEADS, draw, require_same, shown
+from written_out import HEAD_DIM, HEADS, builder, draw, require_same, shown
 
-from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.dense.topk import TopK
 from attn_zoo.count.counter import kept_bytes
 from attn_zoo.kernels.cpu import _tiling
 
-
-def build(n: int, *, causal: bool = False, keys: int | None = None, **options) -> TopK:
-    built = build_attention("topk", Geometry(HEADS, HEAD_DIM, n, keys or n, causal), **options).double()
-    assert isinstance(built, TopK)
-    return built
+build = builder(TopK)
 
 
 def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
@@ -42,24 +37,12 @@ def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: T
 def test_equals_sorted_scores(implementation, causal, padded, kept, monkeypatch):
     monkeypatch.setattr(_tiling, "BLOCK", 60)
     for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
-        built, inputs = build(queries, keys=keys, causal=causal, kept=kept, implementation=implementation), draw(queries, keys=keys)
+        built, inputs = (
+            build(keys, queries=queries, causal=causal, kept=kept, implementation=implementation),
+            draw(queries, keys=keys),
+        )
         valid = shown(keys, padded)
         require_same(built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid), inputs)
-
-
-def test_all_keys_are_softmax():
-    built, (query, key, value) = build(20, kept=20), draw(20)
-    expected = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
-    torch.testing.assert_close(built(query, key, value), expected, rtol=0, atol=1e-12)
-
-
-def test_exactly_k_keys_have_weight():
-    """With values that are the identity, an output row is a row of weights."""
-    n = 30
-    built = build_attention("topk", Geometry(1, n, n, n), kept=7).double()
-    query, key = torch.randn(2, 1, 1, n, n, dtype=torch.float64)
-    weights = built(query, key, torch.eye(n, dtype=torch.float64)[None, None])[0, 0]
-    assert ((weights > 0).sum(dim=-1) == 7).all()
 
 
 def test_what_tiles_keep_grows_with_k_and_not_with_the_square_of_the_length():

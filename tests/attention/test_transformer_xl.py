@@ -123,27 +123,3 @@ def test_the_card_states_the_most_that_is_cached(segment, memory):
             reached = max(reached, state.nbytes + 2 * token.nbytes)
             _, state = built.step(token, token, token, state)
         assert reached == built.card.cost(built.geometry, built.options).state_bytes, n
-
-
-def test_what_is_forgotten_leaves_the_memory():
-    built, inputs = build(segment=4, memory=2), [x.detach() for x in draw()]
-    _, state = step(built, inputs, built.initial_state(BATCH, dtype=torch.float64))
-    assert state.nbytes == state.key.untyped_storage().nbytes() + state.value.untyped_storage().nbytes()
-
-
-def test_the_work_grows_with_the_length_and_no_further():
-    options = TransformerXL.card.options(segment=32, memory=32)
-    flops = [TransformerXL.card.cost(Geometry(4, 64, n, n, True), options).flops for n in (2**14, 2**15)]
-    projected = 2 * 64 * 256**2
-    assert [(f - projected) / n for f, n in zip(flops, (2**14, 2**15), strict=True)] == [6 * 64 * 256] * 2
-
-
-def test_segments_share_the_borders_of_the_whole_sequence():
-    """Tokens before a segment's memory do not influence its outputs; tokens in the memory do."""
-    built, inputs = build(segment=4, memory=3), draw()
-    out = built(*inputs)
-    reached = [torch.autograd.grad(out[:, :, i].sum(), inputs[2], retain_graph=True)[0].abs().sum(dim=(0, 1, 3)) for i in range(23)]
-    for i, values in enumerate(reached):
-        expected = torch.zeros(23, dtype=torch.bool)
-        expected[max(0, i // 4 * 4 - 3) : i + 1] = True
-        assert torch.equal(values > 0, expected), i

@@ -3,26 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank._window_maps import ConvolutionMap, MaxMap, MeanMap, WindowMap
-from attn_zoo.contract import LengthMap
+from attn_zoo.contract import Attention, Geometry, LengthMap
+from attn_zoo.registry import build_attention
 
 HEADS, HEAD_DIM = 2, 8
+M = TypeVar("M", bound=Attention)
 
 
-def draw(n: int = 33, batch: int = 3, *, keys: int | None = None, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw query, key and value in float64, which take gradients; as many keys as queries, if not stated."""
+def builder(kind: type[M], *, moved: float = 0.0, **usual: Any) -> Callable[..., M]:
+    """Return a function that builds a mechanism for n positions in float64, under a seed and in eval mode.
+
+    Args:
+        moved: size of random changes of all parameters, some of which start at zero.
+        usual: options, unless the function gets others.
+    """
+
+    def build(
+        n: int = 33,
+        *,
+        causal: bool = False,
+        queries: int | None = None,
+        heads: int = HEADS,
+        head_dim: int = HEAD_DIM,
+        seed: int = 0,
+        **options: Any,
+    ) -> M:
+        torch.manual_seed(seed)
+        geometry = Geometry(heads, head_dim, queries or n, n, causal)
+        built = build_attention(kind.card.name, geometry, **{**usual, **options}).double().eval()
+        assert isinstance(built, kind)
+        with torch.no_grad():
+            for parameter in built.parameters() if moved else ():
+                parameter.add_(moved * torch.randn_like(parameter))
+        return built
+
+    return build
+
+
+def several(
+    count: int, n: int = 33, batch: int = 3, *, keys: int | None = None, head_dim: int = HEAD_DIM, scale: float = 1.0
+) -> list[Tensor]:
+    """Draw tensors in float64, which take gradients: the first of n positions, the others of ``keys``, by default n as well."""
     generator = torch.Generator().manual_seed(1)
+    shapes = [(batch, HEADS, n if at == 0 else keys or n, head_dim) for at in range(count)]
+    return [(scale * torch.randn(shape, dtype=torch.float64, generator=generator)).requires_grad_() for shape in shapes]
 
-    def normal(length: int) -> Tensor:
-        return (scale * torch.randn(batch, HEADS, length, HEAD_DIM, dtype=torch.float64, generator=generator)).requires_grad_()
 
-    return normal(n), normal(keys or n), normal(keys or n)
+def draw(n: int = 33, batch: int = 3, **changes: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw query, key and value, as ``several`` does."""
+    query, key, value = several(3, n, batch, **changes)
+    return query, key, value
+
+
+def padding(n: int) -> Tensor:
+    """Return which tokens of three examples are real, with padding at the start, at the end and between tokens."""
+    valid = shown(n)
+    valid[0, : n // 4] = False
+    return valid
 
 
 def shown(n: int, padded: bool = True) -> Tensor:
