@@ -34,9 +34,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["docs/test_site.py", "leaderboard/test_page_in_browser.py"], EXHAUSTIVE),
     **dict.fromkeys(["docs", "golden", "test_readme.py", "test_tutorials.py", "test_way_in.py"], "docs"),
     **dict.fromkeys(["kernels", "benchmarks/test_kernel_report.py", "benchmarks/test_linformer_kernels.py"], "kernels"),
-    **dict.fromkeys(
-        ["test_export.py", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"
-    ),
+    **dict.fromkeys(["test_export.py", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "benchmarks/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "integrations/test_transformers_zoo.py"], "variants"),
     "integrations/test_timm_own_tests.py": "variants",

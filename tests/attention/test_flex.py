@@ -1,4 +1,7 @@
-"""The ``flex`` implementations: the pairs that they compute, forward through FlexAttention's uncompiled form, and dispatch."""
+"""The ``flex`` implementations: the pairs that they compute, forward through FlexAttention's uncompiled form, and dispatch.
+
+A CPU runs FlexAttention forward, so only outputs are compared, at randomly drawn sizes.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from attn_zoo import Attention, Geometry, UnsupportedError, attentions, build_attention, card
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.conformance.requests import draw
+from attn_zoo.conformance.requests import draw, key_masks
+from attn_zoo.conformance.sizes import BORDERS
+from attn_zoo.conformance.subject import DEFAULTS_AT, Subject
 from attn_zoo.contract import auto_may_take
 from attn_zoo.kernels import flex
+from attn_zoo.registry import attention_options
 
 N = 300
 CASES = [
@@ -35,42 +41,61 @@ OTHERS: dict[str, dict[str, int]] = {
 CAUSAL = [(name, options, causal) for name, options in CASES for causal in (False, True) if card(name).can.causal or not causal]
 
 
+NAMES = [name for name in attentions() if "flex" in card(name).implementations]
+SETTINGS = [
+    pytest.param(name, variant, id=f"{name}-{variant}", marks=pytest.mark.exhaustive if at > 1 else ())
+    for name in NAMES
+    for at, variant in enumerate(["default", *card(name).variants])
+]
+CPU = torch.device("cpu")
+
+
 def test_every_pattern_has_the_implementation():
-    assert {name for name in attentions() if "flex" in card(name).implementations} >= {name for name, _ in CASES}
+    assert set(NAMES) >= {name for name, _ in CASES}
+
+
+def subject_of(name: str, variant: str, implementation: str) -> Subject:
+    options = attention_options(card(name), DEFAULTS_AT, card(name).variants.get(variant, {}))
+    return Subject(card(name), variant, options, implementation, CPU)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize(("name", "options", "causal"), CAUSAL, ids=str)
-def test_gives_what_eager_gives(name, options, causal, monkeypatch):
-    monkeypatch.setattr("attn_zoo.contract.attention.unavailable", lambda *_: None)
+@pytest.mark.parametrize(("name", "variant"), SETTINGS)
+@torch.no_grad()
+def test_gives_what_eager_gives(name, variant, monkeypatch):
+    for module in ("contract.attention", "conformance.subject"):
+        monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
     monkeypatch.setattr(flex, "compiled_flex", lambda: flex_attention)
-    monkeypatch.setattr(flex, "PAIRS_AT_ONCE", 1)
     monkeypatch.setattr(flex, "_CACHE", {})
-    geometry = Geometry(2, 16, N, N, causal)
-    eager, fused = (build_attention(name, geometry, implementation=which, **options).double() for which in ("eager", "flex"))
-    fused.load_state_dict(eager.state_dict())
-    request = draw(eager, torch.float64, torch.device("cpu"))
-    holes = torch.arange(N) < torch.tensor([N, N // 2, 0])[:, None]
-    holes[0, 2::5] = False
-    for valid in (None, holes):
-        torch.testing.assert_close(request.padded(valid)(fused), request.padded(valid)(eager), rtol=0, atol=1e-12)
+    subject = subject_of(name, variant, "flex")
+    if "sinks" in card(name).variants.get(variant, {}):
+        pytest.skip("flex has no sinks")
+    for geometry in subject.sized(longest=subject.sizes.blocks, shortest=min(BORDERS)):
+        fused, eager = subject.build(geometry), subject.as_eager().build(geometry)
+        fused.load_state_dict(eager.state_dict())
+        request = subject.draw(eager, batch=6)
+        for mask in (None, key_masks(geometry.keys)):
+            padded = request.padded(mask)
+            subject.equal(padded(fused), padded(eager), f"{geometry}, padded={mask is not None}")
 
 
-@pytest.mark.parametrize("pairs", [1, 2**30])
-def test_blocks_that_hold_pairs_are_found_without_all_pairs(pairs, monkeypatch):
-    monkeypatch.setattr(flex, "PAIRS_AT_ONCE", pairs)
-
-    def allowed(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return ((query - key).abs() < 140 * (head + 1)) & (key <= query)
-
-    n, heads = 700, 2
-    some, whole = flex.blocks_of_pairs(allowed, n, heads, torch.device("cpu"))
-    every, positions = torch.arange(heads)[:, None, None], torch.arange(n)
-    table = torch.zeros(heads, 768, 768, dtype=torch.bool)
-    table[:, :n, :n] = allowed(every, positions[:, None], positions)
-    squares = table.view(heads, 6, 128, 6, 128)
-    assert torch.equal(some[0], squares.any(4).any(2)) and torch.equal(whole[0], squares.all(4).all(2))
-    assert whole.any() and not whole.all() and not some.all()
+@pytest.mark.parametrize("at_once", [1, flex.PAIRS_AT_ONCE])
+@pytest.mark.parametrize(("name", "variant"), SETTINGS)
+def test_block_tables_hold_every_pair_and_no_other(name, variant, at_once, monkeypatch):
+    monkeypatch.setattr(flex, "PAIRS_AT_ONCE", at_once)
+    subject = subject_of(name, variant, "eager")
+    for geometry in subject.sized():
+        built = subject.build(geometry)
+        assert isinstance(built, PairwiseAttention)
+        n, pairs, heads = geometry.keys, built.mask_mod(geometry.keys, CPU), geometry.heads if built.by_head() else 1
+        some, whole = flex.blocks_of_pairs(pairs, n, heads, CPU)
+        blocks = some.shape[-1]
+        every, positions = torch.arange(heads)[:, None, None], torch.arange(n)
+        allowed = torch.zeros(heads, blocks * flex.BLOCK, blocks * flex.BLOCK, dtype=torch.bool)
+        allowed[:, :n, :n] = pairs(every, positions[:, None], positions)
+        squares = allowed.view(heads, blocks, flex.BLOCK, blocks, flex.BLOCK)
+        assert torch.equal(some[0], squares.any(4).any(2)), geometry
+        assert torch.equal(whole[0], squares.all(4).all(2)), geometry
 
 
 @pytest.fixture
