@@ -1,61 +1,26 @@
-"""Heads of keys and values that heads of queries share: equal a layer with repeated weights, and cost less."""
+"""Heads of keys and values that heads of queries share: equal PyTorch's grouped queries, and cost less."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from convolved_layers import in_steps
-from tiers import covering
-from torch import Tensor
+import written_layers
+from written_layers import LENGTH
 
-from attn_zoo import Geometry, UnsupportedError, attentions, card
+from attn_zoo import Geometry, UnsupportedError, card
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options
 
-DIM, HEADS, LENGTH = 24, 4, 20
-NAMES = [name for name in attentions() if not card(name).can.shares_query_key]
+DIM, HEADS = 24, 4
+tokens = partial(written_layers.tokens, dim=DIM)
 
 
 def build(attention: str, shared: int, **kwargs: Any) -> MultiHeadAttention:
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, key_value_heads=shared, **kwargs).double().eval()
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return layer
-
-
-def with_repeated_weights(layer: MultiHeadAttention, shared: int, **kwargs: Any) -> MultiHeadAttention:
-    """Return a layer with as many heads of keys and values as of queries, whose weights are those of the shared heads, repeated."""
-    whole = build(layer.mechanism.card.name, 0, **kwargs)
-    weights = layer.state_dict()
-    for name, now in whole.state_dict().items():
-        if weights[name].shape != now.shape:
-            heads = weights[name].unflatten(0, (shared, DIM // HEADS))
-            weights[name] = heads.repeat_interleave(HEADS // shared, dim=0).flatten(0, 1)
-    whole.load_state_dict(weights)
-    return whole
-
-
-def tokens() -> Tensor:
-    return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.mark.parametrize(("name", "shared"), covering(NAMES, [1, 2]))
-def test_a_shared_head_is_a_repeated_one(name, shared):
-    for causal in {False, card(name).can.causal}:
-        layer, x = build(name, shared, causal=causal), tokens()
-        whole = with_repeated_weights(layer, shared, causal=causal)
-        torch.testing.assert_close(layer(x), whole(x), rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(layer(x, remembered=layer.remember(x)), layer(x), rtol=1e-10, atol=1e-10)
-        if card(name).can.key_padding:
-            real = torch.arange(LENGTH) % 7 != torch.tensor([2, 3, 9])[:, None]
-            torch.testing.assert_close(layer(x, key_valid=real)[real], whole(x, key_valid=real)[real], rtol=1e-10, atol=1e-10)
-        if card(name).can.stepwise and causal:
-            torch.testing.assert_close(in_steps(layer, x, [7, 1, 12]), layer(x), rtol=1e-9, atol=1e-9)
+    return written_layers.build(attention, dim=DIM, heads=HEADS, key_value_heads=shared, **kwargs)
 
 
 @pytest.mark.parametrize("shared", [1, 2, 4])

@@ -1,74 +1,23 @@
-"""Keys and values from a latent: equal plain formulas in every call, cost what is stated, and mistakes are caught."""
+"""Keys and values from a latent: compressed before or after their projection, and as small as stated."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
-from convolved_layers import in_steps
-from tiers import of_each_kind
-from torch import Tensor, nn
+import written_layers
+from written_layers import LENGTH
 
 from attn_zoo import Geometry, UnsupportedError, attentions, card
 from attn_zoo.contract import FLOAT
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.layer.projections import Projections
 from attn_zoo.registry import attention_options
 
-DIM, HEADS, LENGTH, LATENT = 24, 4, 20, 7
+DIM, HEADS, LATENT = 24, 4, 7
+build, tokens = partial(written_layers.build, dim=DIM, heads=HEADS, latent_dim=LATENT), partial(written_layers.tokens, dim=DIM)
 NAMES = [name for name in attentions() if not card(name).can.shares_query_key]
 WHOLE_CACHES = ["softmax", "topk", "entmax", "differential", "indexer", "moba", "strided", "fixed", "local", "block_sparse"]
-
-
-def build(attention: str, latent_dim: int = LATENT, **kwargs: Any) -> MultiHeadAttention:
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, latent_dim=latent_dim, **kwargs).double().eval()
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return layer
-
-
-def by_hand(layer: MultiHeadAttention, x: Tensor, real: Tensor | None = None) -> Tensor:
-    """Return the outputs of a layer whose mechanism gets queries from the tokens, and all else from RMSNorm(x W)."""
-    down, norm = layer.get_parameter("latent.0.weight"), layer.get_parameter("latent.1.weight")
-    latent = x @ down.T
-    latent = norm * latent / (latent.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
-    weights = {name: layer._parameters_of(name) for name in layer.reads}
-    weights |= {s.name: (layer.get_parameter(f"stream_projections.{s.name}.weight"),) * 2 for s in layer.streams}
-    biases = {s.name: layer.get_parameter(f"stream_projections.{s.name}.bias") for s in layer.streams}
-    of_queries = {"query"} | {s.name for s in layer.streams if s.of == "queries"}
-    firsts, extra = {s.name: s.first for s in layer.streams}, {s.name: s for s in layer.streams}
-    made = {}
-    for name, (weight, bias) in weights.items():
-        source = (x if name in of_queries else latent)[:, : firsts.get(name)]
-        flat = F.linear(source, weight, biases.get(name, bias))
-        made[name] = flat.unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
-        made[name] = extra[name].of_channels(made[name]) if name in extra else made[name]
-        made[name] = made[name].repeat_interleave(HEADS // made[name].shape[1], dim=1)
-    streams = {name: made[name] for name in biases}
-    mixed = layer.mechanism(made.get("query"), made.get("key"), made["value"], key_valid=real, streams=streams)
-    return layer.out(mixed.transpose(1, 2).flatten(2))
-
-
-def tokens() -> Tensor:
-    return torch.randn(3, LENGTH, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.mark.parametrize("name", of_each_kind(NAMES))
-def test_a_mechanism_of_each_kind_reads_keys_and_values_from_latents(name):
-    for causal in {False, card(name).can.causal}:
-        layer, x = build(name, causal=causal, key_value_heads=2), tokens()
-        torch.testing.assert_close(layer(x), by_hand(layer, x), rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(layer(x, remembered=layer.remember(x)), layer(x), rtol=1e-10, atol=1e-10)
-        if card(name).can.key_padding:
-            real = torch.arange(LENGTH) % 7 != torch.tensor([2, 3, 9])[:, None]
-            dirty = x.masked_fill(~real[..., None], torch.nan)
-            torch.testing.assert_close(layer(dirty, key_valid=real)[real], by_hand(layer, x, real)[real], rtol=1e-10, atol=1e-10)
-        if card(name).can.stepwise and causal:
-            torch.testing.assert_close(in_steps(layer, x, [7, 1, 12]), layer(x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sharing", ["headwise", "key_value"])
@@ -131,25 +80,3 @@ def test_layers_whose_queries_come_from_the_source_of_the_keys_refuse_a_latent()
         MultiHeadAttention(DIM, HEADS, "reformer", length=LENGTH, latent_dim=LATENT)
     with pytest.raises(ValueError, match="latent_dim must be 0 with fused=True"):
         MultiHeadAttention(DIM, HEADS, length=LENGTH, latent_dim=LATENT, fused=True)
-
-
-def leaves_the_norm_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Projections, "_latent_of", lambda self, source: self.latent[0](source))
-
-
-def normalises_over_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mean over all tokens, which lets later ones and padding in."""
-
-    def wrong(self: Projections, source: Tensor) -> Tensor:
-        assert isinstance(self.latent, nn.Sequential)
-        down = self.latent[0](source)
-        return self.latent[1].weight * down / (down.square().mean(dim=(1, 2), keepdim=True) + 1e-6).sqrt()
-
-    monkeypatch.setattr(Projections, "_latent_of", wrong)
-
-
-@pytest.mark.parametrize("mistake", [leaves_the_norm_out, normalises_over_positions])
-def test_a_mistake_is_caught(monkeypatch, mistake):
-    mistake(monkeypatch)
-    with pytest.raises(AssertionError):
-        test_a_mechanism_of_each_kind_reads_keys_and_values_from_latents("softmax")

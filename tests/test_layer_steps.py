@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
 
-import convolved_layers as checks
 import pytest
 import torch
-from convolved_layers import DIM, HEADS, LENGTH, in_steps, tokens
+import written_layers
 from tiers import covering
 from torch import Tensor
+from written_layers import DIM, HEADS, LENGTH, in_steps, tokens
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.contract import CarriedState
@@ -24,18 +24,26 @@ FORMS = [(4, False), (0, True), (1, False), (2, True), (LENGTH + 3, False), (0, 
 FORMS += [(1, True), (2, False), (LENGTH + 3, True)]
 """Width of the short convolution, and whether one projection makes queries, keys and values."""
 
-build = partial(checks.build, causal=True)
+build = partial(written_layers.build, width=4, causal=True)
 
 
 @pytest.mark.parametrize(("name", "form"), covering(STEPWISE, FORMS))
 def test_stepwise_matches_full_in_outputs_and_gradients(name, form):
-    width, fused = form
-    checks.check_steps(name, width, fused=fused)
+    layer = build(name, width=form[0], fused=form[1])
+    found: dict[str, list[Tensor]] = {}
+    ways = {"token by token": [1] * LENGTH, "in pieces": PIECES, "a prefix and the last": [LENGTH - 1, 1]}
+    for way, sizes in {"in one call": None, "in one piece": [LENGTH], **ways}.items():
+        x = tokens().requires_grad_()
+        out = layer(x) if sizes is None else in_steps(layer, x, sizes)
+        found[way] = [out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])]
+    for way, answers in found.items():
+        for mine, whole in zip(answers, found["in one call"], strict=True):
+            assert torch.allclose(mine, whole, rtol=0, atol=1e-10 * max(1.0, whole.abs().max().item())), way
 
 
 @pytest.mark.parametrize("name", STEPWISE)
 def test_steps_are_possible_under_autocast(name):
-    layer, given = build(name, 4).float(), tokens(2).float()
+    layer, given = build(name).float(), tokens(2).float()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         state = layer.initial_state(2)
         for piece in given.split(PIECES, dim=1):
@@ -44,7 +52,7 @@ def test_steps_are_possible_under_autocast(name):
 
 
 def test_a_state_from_outside_autocast_is_refused_with_a_remedy_that_works():
-    layer, given = build("transformer_xl", 0).float(), tokens(2).float()
+    layer, given = build("transformer_xl", width=0).float(), tokens(2).float()
     state = layer.initial_state(2)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         with pytest.raises(ValueError, match=r"For a layer, call initial_state\(2\) under the same autocast as step"):
@@ -56,7 +64,7 @@ def test_a_state_from_outside_autocast_is_refused_with_a_remedy_that_works():
 
 @pytest.mark.parametrize(("name", "width"), covering(STEPWISE, [4, 0]))
 def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
-    layer = build(name, width).float()
+    layer = build(name, width=width).float()
     with torch.no_grad():
         state = layer.initial_state(2)
         for piece in tokens(2).float().split([1, 1, 5, LENGTH - 7], dim=1):
@@ -95,7 +103,7 @@ def test_what_cannot_step_is_refused():
     for layer, words in (
         (build("softmax"), "softmax cannot be called step by step, because it has no recurrent state"),
         (build("linear", causal=False), "linear must be built with causal=True"),
-        (build("linear", 0, context_dim=DIM), "with a context cannot process tokens in steps"),
+        (build("linear", width=0, context_dim=DIM), "with a context cannot process tokens in steps"),
     ):
         with pytest.raises(UnsupportedError, match=words):
             layer.initial_state(3)
@@ -120,4 +128,4 @@ def test_what_cannot_step_is_refused():
         with pytest.raises(ValueError, match=words):
             layer.step(given, carried)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"its tail \(the latest tokens\) must be \(3, 0, 8\)"):
-        build("linear", 0).step(x, after)
+        build("linear", width=0).step(x, after)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import convolved_layers as checks
 import pytest
 import torch
-from convolved_layers import DIM, HEADS, LENGTH, build, by_hand, padding, tokens
+import written_layers
 from tiers import of_each_kind
+from written_layers import DIM, HEADS, LENGTH, convolved, padding, tokens, written_out
 
 from attn_zoo import UnsupportedError, attentions, card
+from attn_zoo.count import Tally, tally
+from attn_zoo.count.formulas import layer_cost
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.short_convolution import ShortConvolution
 
 CAUSAL = [name for name in attentions() if card(name).can.causal]
-PADDED = [name for name in attentions() if card(name).can.key_padding]
+build = partial(written_layers.build, width=4)
 
 
 @pytest.mark.parametrize(
@@ -29,49 +32,62 @@ def test_taps_lie_where_the_width_says(width, causal, reach):
     torch.nn.init.normal_(convolution.weight)
     for length in (1, 2, LENGTH):
         x = tokens(length=length)
-        torch.testing.assert_close(convolution(x), by_hand(convolution, x), rtol=0, atol=1e-12)
+        torch.testing.assert_close(convolution(x), convolved(convolution, x), rtol=0, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x, _: convolution(x), (tokens(2, 5).requires_grad_(), convolution.weight))
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_a_new_layer_is_the_one_without(name, fused):
-    checks.check_start(name, fused=fused)
-
-
-@pytest.mark.parametrize("name", of_each_kind(attentions()))
-def test_a_layer_convolves_the_tokens_that_it_projects(name):
-    checks.check_tokens(name)
+    plain = build(name, width=0, fused=fused)
+    new = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, fused=fused).double().eval()
+    loaded = new.load_state_dict(plain.state_dict(), strict=False)
+    assert loaded.missing_keys == ["short_convolution.weight"] and not loaded.unexpected_keys
+    assert torch.equal(new(tokens()), plain(tokens()))
 
 
 @pytest.mark.parametrize("order", ["project_first", "compress_first"])
 def test_padding_is_neither_compressed_nor_convolved(order):
-    for check in (checks.check_tokens, checks.check_padding):
-        check("linformer", projected_length=3, order=order)
-
-
-@pytest.mark.parametrize("name", of_each_kind(PADDED))
-def test_padding_has_no_influence_wherever_it_lies(name):
-    checks.check_padding(name)
+    layer, real = build("linformer", projected_length=3, order=order), padding()
+    dirty = tokens().masked_fill(~real[..., None], torch.nan)
+    found = layer(dirty, key_valid=real)[real]
+    torch.testing.assert_close(found, written_out(layer, tokens(), real)[real], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", of_each_kind(CAUSAL))
 def test_causal_layers_see_no_token_of_the_future(name):
-    checks.check_causality(name)
+    layer, at = build(name, causal=True), 11
+    other = torch.where((torch.arange(LENGTH) < at)[:, None], tokens(), tokens(seed=2))
+    torch.testing.assert_close(layer(tokens())[:, :at], layer(other)[:, :at], rtol=0, atol=1e-10)
+    assert not torch.allclose(layer(tokens())[:, at:], layer(other)[:, at:])
 
 
 @pytest.mark.parametrize("name", ["softmax", "linear", "performer", "convolution", "linformer_causal"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_are_those_of_differences(name, causal):
-    if not causal or card(name).can.causal:
-        checks.check_gradients(name, causal=causal)
+    layer, x = build(name, causal=causal), tokens(batch=1).requires_grad_()
+    assert layer.short_convolution is not None
+    assert torch.autograd.gradcheck(lambda x, _: layer(x).sum(dim=1), (x, layer.short_convolution.weight), fast_mode=True)
 
 
 @pytest.mark.variants
 @pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_what_is_counted_is_what_the_formula_says(name):
+    """PyTorch's count is the same on the meta device and on the CPU."""
+
+    def counted(device: str, batch: int, causal: bool) -> tuple[MultiHeadAttention, Tally]:
+        with torch.device(device):
+            given: dict[str, Any] = {"causal": causal, "implementation": card(name).counted_implementation}
+            layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **given).eval()
+            x = torch.zeros(batch, LENGTH, DIM, requires_grad=True)
+            return layer, tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()], layer)
+
     for causal in {False, card(name).can.causal}:
-        checks.check_cost(name, causal=causal)
+        assert counted("cpu", 3, causal)[1] == counted("meta", 3, causal)[1]
+        layer, found = counted("meta", 1, causal)
+        stated = layer_cost(layer)
+        assert (stated.flops, stated.backward_flops) == (found.flops, found.backward_flops)
+        assert stated.parameters == sum(parameter.numel() for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -84,14 +100,6 @@ def test_convolved_tokens_are_compressed_first_exactly(bias, padded):
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
     for first, second in zip(*results, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("valid", [None, padding()])
-@pytest.mark.parametrize("name", ["softmax", "linformer", "luna", "performer", "convolution"])
-def test_remembered_keys_are_of_convolved_tokens(name, valid):
-    layer, real = build(name), slice(None) if valid is None else valid
-    remembered = layer.remember(tokens(), key_valid=valid)
-    torch.testing.assert_close(layer(tokens(), remembered=remembered)[real], layer(tokens(), key_valid=valid)[real])
 
 
 @pytest.mark.parametrize("name", ["softmax", "linformer", "performer"])
