@@ -1,15 +1,11 @@
-"""Agent attention: one agent, agents as averages of equal parts, and mistakes that the kit catches."""
+"""Agent attention: one agent, agents as averages of equal parts."""
 
 from __future__ import annotations
 
-import pytest
 import torch
-from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.low_rank import agent
-from attn_zoo.attention.low_rank.nystrom import landmarks
 
 HEADS, D, N = 2, 8, 36
 
@@ -33,27 +29,3 @@ def test_without_padding_agents_are_adaptive_averages():
     held = torch.nn.functional.scaled_dot_product_attention(agents, key, value)
     expected = torch.nn.functional.scaled_dot_product_attention(query, agents, held)
     torch.testing.assert_close(built(query, key, value), expected, rtol=1e-10, atol=1e-12)
-
-
-def pools_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "landmarks", lambda most, valid, query: landmarks(most, None, query))
-
-
-def shows_agents_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = agent.Agent.mixed
-    monkeypatch.setattr(
-        agent.Agent, "mixed", lambda self, softmax, *given: right(self, lambda q, k, v, _: softmax(q, k, v, None), *given)
-    )
-
-
-@pytest.mark.variants
-@pytest.mark.parametrize(
-    ("mistake", "check"),
-    [
-        (pools_padding, "padded_queries_have_no_influence"),
-        (pools_padding, "padding_amounts_to_shorter_inputs"),
-        (shows_agents_padding, "padding_amounts_to_shorter_inputs"),
-    ],
-)
-def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    require_caught("agent", f"default-eager-{check}", mistake, monkeypatch)

@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.linear import _chunked as chunked
-from attn_zoo.attention.linear._chunked import Updates
-from attn_zoo.attention.linear._forget_gate import ForgetGate
-from attn_zoo.attention.linear.gated_delta_rule import GatedDeltaRule
 
 NAMES = ["delta_product", "gated_delta_rule", "kda", "retention", "ssd"]
 HEADS, D = 2, 8
@@ -128,48 +123,3 @@ def test_the_rates_of_retention_are_those_of_the_papers():
     stack = [build("retention", 4, rates="lightning") for _ in range(3)]
     stack[1].join(1, stack)
     torch.testing.assert_close(stack[1].log_decays(like), -slopes * (0.5 + 1e-5))
-
-
-def decays_after_the_correction(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = GatedDeltaRule.updates
-
-    def late(*inputs: Any, **streams: Any) -> Updates:
-        updates = right(*inputs, **streams)
-        return updates._replace(log_decay=F.pad(updates.log_decay[:, :, :-1], (0, 0, 1, 0)))
-
-    monkeypatch.setattr(GatedDeltaRule, "updates", late)
-
-
-def weighs_a_chunk_without_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "_weights", lambda rows, key, sums: [(x @ key.mT).tril() for x in rows])
-
-
-def clips_the_strength_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = GatedDeltaRule.updates
-
-    def clipped(*inputs: Any, **streams: Any) -> Updates:
-        updates = right(*inputs, **streams)
-        assert updates.strength is not None
-        return updates._replace(strength=updates.strength.clamp(max=1))
-
-    monkeypatch.setattr(GatedDeltaRule, "updates", clipped)
-
-
-def decays_over_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ForgetGate.forward
-    monkeypatch.setattr(ForgetGate, "forward", lambda self, logits, key_valid: right(self, logits, None))
-
-
-@pytest.mark.variants
-@pytest.mark.parametrize(
-    ("mistake", "setting"),
-    [
-        (decays_after_the_correction, "default-eager-eager_agrees_with_the_definition"),
-        (weighs_a_chunk_without_decay, "default-eager-eager_agrees_with_the_definition"),
-        (clips_the_strength_at_one, "negative-eager-eager_agrees_with_the_definition"),
-        (decays_over_padding, "default-eager-padding_position_does_not_matter"),
-    ],
-)
-def test_the_kit_catches_public_mistakes(mistake, setting, monkeypatch):
-    """The first three stand in public issues on implementations of the gated delta rule."""
-    require_caught("gated_delta_rule", setting, mistake, monkeypatch)

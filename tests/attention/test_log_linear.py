@@ -1,4 +1,4 @@
-"""Log-linear attention: parts of the past, equal weights as in SSD, and mistakes that the kit catches."""
+"""Log-linear attention: parts of the past, equal weights as in SSD."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from mistakes import require_caught
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.linear import log_linear
-from attn_zoo.attention.linear.log_linear import LogLinear, _parts
+from attn_zoo.attention.linear.log_linear import _parts
 
 HEADS, D = 2, 12
 
@@ -39,38 +37,3 @@ def test_equal_weights_of_all_parts_give_state_space_duality(n):
     query, key, value, step, level = draw(n)
     out = ours(query, key, value, streams={"step": step, "level": torch.zeros_like(level)})
     torch.testing.assert_close(out, plain(query, key, value, streams={"step": step}), rtol=1e-10, atol=1e-10)
-
-
-def cuts_parts_from_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts by distance, so a token changes its part at every step; no memory of fixed parts has such weights."""
-    right = log_linear._parts
-
-    def wrong(place: Tensor, most: int) -> Tensor:
-        return (place[..., :, None] - place[..., None, :]).abs().float().add(1).log2().ceil().long().clamp(max=most - 1)
-
-    monkeypatch.setattr(log_linear, "_parts", lambda place, most: right(place, most) if place.dim() == 2 else wrong(place, most))
-
-
-def counts_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_linear, "_taken", lambda x, order: x)
-
-
-def weighs_by_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights of parts are those of the query's time, not the key's."""
-    right = LogLinear._read_real
-    monkeypatch.setattr(
-        LogLinear, "_read_real", lambda self, *given, step, level: right(self, *given, step=step, level=level.roll(1, dims=2))
-    )
-
-
-@pytest.mark.variants
-@pytest.mark.parametrize(
-    ("mistake", "check"),
-    [
-        (cuts_parts_from_the_query, "eager_agrees_with_the_definition"),
-        (weighs_by_the_key, "eager_agrees_with_the_definition"),
-        (counts_padding, "padding_amounts_to_shorter_inputs"),
-    ],
-)
-def test_the_kit_catches_mistakes(mistake, check, monkeypatch):
-    require_caught("log_linear", f"raw-eager-{check}", mistake, monkeypatch)

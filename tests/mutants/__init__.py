@@ -10,6 +10,7 @@ from mutants import (
     causality,
     cost,
     gradients,
+    mistakes,
     modes,
     numerics,
     padding,
@@ -26,7 +27,10 @@ from mutants import (
 from mutants.entering import MUTANTS, Mutant, breaks, plant
 from mutants.originals import ORIGINALS
 
-PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, written, modes, gradients, numerics, cost, sizes)
+PARTS = (
+    *(card, agreement, causality, padding, stepwise, batch, promises, state, written),
+    *(modes, gradients, numerics, cost, sizes, mistakes),
+)
 """Modules of mutants, in the order of the kit's parts."""
 DRAWN = (stranger, stranger_places, stranger_linear, stranger_trained)
 """Modules of mutants devised without knowledge of the kit."""

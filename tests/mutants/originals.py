@@ -26,7 +26,10 @@ VARIANTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "performer": card_of("performer").variants,
     "reformer": {"one_round": {"rounds": 1, "chunk": 4}},
     "retention": {"raw": {"normalise": False}},
-    **{name: {} for name in ("cosformer", "gated_linear", "longformer", "ssd", "transformer_xl")},
+    "gated_slot": {"raw": {"normalise": False}},
+    "log_linear": {"raw": {"normalise": False}},
+    "gated_delta_rule": {"negative": {"negative_eigenvalues": True}},
+    **{name: {} for name in ("based", "cosformer", "gated_linear", "longformer", "ssd", "transformer_xl")},
 }
 """Variants of the originals that are attentions of the zoo with fewer variants than there."""
 
