@@ -34,15 +34,6 @@ def test_equals_grouped_query_attention_of_pytorch(shared):
     torch.testing.assert_close(layer(x), layer.out(heads.transpose(1, 2).flatten(2)), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_linformer_shares_heads_in_both_orders(fused):
-    orders = "compress_first", "project_first"
-    early, late = (build("linformer", 2, projected_length=5, fused=fused, order=order) for order in orders)
-    late.load_state_dict(early.state_dict())
-    assert [rows.shape[0] for rows, _ in map(early._parameters_of, ("query", "key", "value"))] == [DIM, DIM // 2, DIM // 2]
-    torch.testing.assert_close(early(tokens()), late(tokens()), rtol=1e-10, atol=1e-10)
-
-
 def test_cached_keys_and_values_take_as_much_less_as_the_card_states():
     x, held = tokens(), {}
     for shared in (0, 1):

@@ -1,4 +1,4 @@
-"""Keys and values from a latent: compressed before or after their projection, and as small as stated."""
+"""Keys and values from a latent are as small as stated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,6 @@ DIM, HEADS, LATENT = 24, 4, 7
 build, tokens = partial(written_layers.build, dim=DIM, heads=HEADS, latent_dim=LATENT), partial(written_layers.tokens, dim=DIM)
 NAMES = [name for name in attentions() if not card(name).can.shares_query_key]
 WHOLE_CACHES = ["softmax", "topk", "entmax", "differential", "indexer", "moba", "strided", "fixed", "local", "block_sparse"]
-
-
-@pytest.mark.parametrize("sharing", ["headwise", "key_value"])
-def test_linformer_compresses_latents_before_or_after_their_projection(sharing):
-    orders = "compress_first", "project_first"
-    early, late = (build("linformer", projected_length=5, sharing=sharing, order=order) for order in orders)
-    late.load_state_dict(early.state_dict())
-    x, real = tokens(), torch.arange(LENGTH) < torch.tensor([20, 11, 0])[:, None]
-    for valid in (None, real):
-        torch.testing.assert_close(early(x, key_valid=valid), late(x, key_valid=valid), rtol=1e-10, atol=1e-10)
 
 
 def test_a_context_has_latents_of_its_own_width():

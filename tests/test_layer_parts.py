@@ -56,6 +56,25 @@ def test_a_layer_equals_one_written_out(name, part):
             torch.testing.assert_close(in_steps(layer, x, [2, 1, 7, LENGTH - 10]), out, rtol=1e-9, atol=1e-9)
 
 
+FORMS = [(False, True, "headwise"), (False, False, "key_value"), (True, True, "key_value"), (True, False, "headwise")]
+"""Fused projections or not, biases or not, and what shares a matrix of Linformer."""
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("fused", "bias", "sharing"), FORMS)
+@pytest.mark.parametrize("part", ["none", *PARTS])
+def test_compressing_first_is_exact_in_outputs_and_gradients(part, fused, bias, sharing, padded):
+    options = {"fused": fused and "latents" not in part, "bias": bias, "sharing": sharing, **PARTS.get(part, {})}
+    results = []
+    for order in ("project_first", "compress_first"):
+        layer = build("linformer", dim=16, heads=4, projected_length=5, order=order, **options)
+        x = tokens(dim=16).requires_grad_()
+        out = layer(x, key_valid=padding() if padded else None)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("order", ["project_first", "compress_first"])
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_layer_that_compresses_first_is_gated(order, gradients, monkeypatch):

@@ -90,18 +90,6 @@ def test_what_is_counted_is_what_the_formula_says(name):
         assert stated.parameters == sum(parameter.numel() for parameter in layer.parameters())
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_convolved_tokens_are_compressed_first_exactly(bias, padded):
-    results = []
-    for order in ("project_first", "compress_first"):
-        layer, x = build("linformer", projected_length=5, order=order, bias=bias), tokens().requires_grad_()
-        out = layer(x, key_valid=padding() if padded else None)
-        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
-    for first, second in zip(*results, strict=True):
-        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["softmax", "linformer", "performer"])
 def test_remembered_keys_are_refused_for_some_of_the_tokens(name):
     """The convolution would not see the neighbours of these tokens."""
