@@ -124,13 +124,6 @@ def test_unknown_names_are_refused(ask: Callable[[], object], message: str) -> N
         ask()
 
 
-def test_rules_of_options_reach_the_caller() -> None:
-    with pytest.raises(
-        ValueError, match=r"softmax\.dropout must be at least 0 and less than 1, because it is the share .*; got 1.5"
-    ):
-        build_attention("softmax", SQUARE, dropout=1.5)
-
-
 def test_make_options_fills_in_defaults() -> None:
     @dataclass
     class Kind:
