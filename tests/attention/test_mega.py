@@ -83,9 +83,3 @@ def test_averages_leave_no_trace_of_the_future():
     loud = torch.cat([x[:, :, :90], 1e20 * x[:, :, 90:]], dim=2)
     quiet, beside = (moving_average(t, weights, weights, weights)[:, :, :90] for t in (x, loud))
     assert torch.equal(quiet, beside)
-
-
-def test_an_offset_of_keys_would_be_cancelled():
-    """MEGA has an offset for queries only: softmax cancels an offset common to all keys."""
-    query, key, offset = torch.randn(3, 5, 8).double().unbind(0)
-    torch.testing.assert_close((query @ key.T).softmax(dim=-1), (query @ (key + offset[:1]).T).softmax(dim=-1))

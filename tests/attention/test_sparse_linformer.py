@@ -1,4 +1,4 @@
-"""Sparse Linformer against its equation, written out in float64, and its limits, Linformer and entmax."""
+"""Sparse Linformer against its equation, written out in float64."""
 
 from __future__ import annotations
 

@@ -142,10 +142,6 @@ def published_form(text: str) -> str:
     raise AssertionError("brackets do not match")
 
 
-def test_the_published_form_is_as_we_remember_it():
-    assert published_form("[MAX 4 [MIN 7 2 ] 1 ]") == "( ( ( ( [MAX 4 ) ( ( ( [MIN 7 ) 2 ) ] ) ) 1 ) ] )"
-
-
 @pytest.fixture
 def released(monkeypatch, tmp_path):
     """Files like the published ones, with 30, 10 and 10 short expressions, one of which is in both train and test."""
