@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from mutants.originals import ORIGINALS
+from mutants.originals import ORIGINALS, PlainSoftmax
 from torch import Tensor
 
 from attn_zoo import registry
@@ -27,6 +28,7 @@ from attn_zoo.conformance import (
     attention_checks,
     check_attention,
     require,
+    resolve,
     run_cases,
 )
 from attn_zoo.conformance.agreement import NEARBY, SLOW, _worst_errors
@@ -320,3 +322,14 @@ def test_rates_of_dropout_are_found_where_zero_is_a_whole_number():
     subject = Subject(registry.card("softmax"), "default", Options(), "eager", torch.device("cpu"))
     assert subject.dropouts() == ["dropout", "feature_dropout"]
     assert subject.without_dropout() == Options(0, 0.0)
+
+
+def test_a_target_must_have_a_card_of_its_own_and_a_known_name(monkeypatch):
+    class Heir(PlainSoftmax):
+        """Attention that has only the card of its parent."""
+
+    monkeypatch.setitem(sys.modules, "heirs", SimpleNamespace(Heir=Heir))
+    with pytest.raises(ValueError, match=r"belongs to mutants\.originals:PlainSoftmax"):
+        resolve("heirs:Heir")
+    with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
+        resolve("softmaxx")

@@ -52,13 +52,20 @@ def plant(
     says: str,
     change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     *,
+    split: str = "",
     members: Mapping[str, Any] | None = None,
     **facts: Any,
 ) -> None:
-    """Enter a mutant of ``base``: ``change`` is made to inputs and labels, and ``members`` replace other attributes."""
+    """Enter a mutant of ``base``: ``change`` is made to the inputs and labels of ``split``, by default of each, and ``members``
+    replace other attributes."""
     held = dict(members or {})
+
+    def rows(self, which, seed):
+        found = base.rows(self, which, seed)
+        return change(*found) if change and split in ("", which) else found
+
     if change is not None:
-        held["rows"] = lambda self, split, seed: change(*base.rows(self, split, seed))
+        held["rows"] = rows
     breaks(check, says, **facts)(type(name, (base,), {"__module__": __name__, **held}))
 
 
@@ -103,27 +110,9 @@ class Leaks(Sound):
 LABELS = "labels_fit_the_spec"
 
 
-@breaks(LABELS, "every class must have a training example")
-class LeavesAClassOut(Sound):
-    def rows(self, split, seed):
-        ids, labels = super().rows(split, seed)
-        return ids, labels * (split != "train")
-
-
-@breaks(LABELS, "test must have more than one class")
-class TestsOneClass(Sound):
-    def rows(self, split, seed):
-        ids, labels = super().rows(split, seed)
-        return ids, labels * (split != "test")
-
-
-@breaks(LABELS, "test has 0 examples")
-class HasNoTest(Sound):
-    def rows(self, split, seed):
-        ids, labels = super().rows(split, seed)
-        return (ids[:0], labels[:0]) if split == "test" else (ids, labels)
-
-
+plant("LeavesAClassOut", Sound, LABELS, "every class must have a training example", lambda x, y: (x, 0 * y), split="train")
+plant("TestsOneClass", Sound, LABELS, "test must have more than one class", lambda x, y: (x, 0 * y), split="test")
+plant("HasNoTest", Sound, LABELS, "test has 0 examples", lambda x, y: (x[:0], y[:0]), split="test")
 plant("LabelsOutOfRange", Sound, LABELS, "run from 0 to 2, outside 0 to 1", lambda x, y: (x, y * 2))
 plant("ForgetsLabels", Sound, LABELS, "60 examples and 59 labels", lambda x, y: (x, y[:-1]))
 plant("WholeNumbers", Readings, LABELS, "not floating-point numbers with 2 axes", lambda x, y: (x, y.long()))
