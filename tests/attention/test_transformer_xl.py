@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
+from stepping import step
 from torch import Tensor
 from written_out import require_same
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.recurrent.transformer_xl import SegmentState, TransformerXL
+from attn_zoo.attention.recurrent.transformer_xl import TransformerXL
 from attn_zoo.kernels.cpu import segments
 
 HEADS, HEAD_DIM, BATCH = 2, 4, 2
@@ -30,11 +30,6 @@ def build(n: int = 23, *, causal: bool = True, **options) -> TransformerXL:
 def draw(n: int = 23, batch: int = BATCH) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(batch, HEADS, n, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
-
-
-def step(built: TransformerXL, piece: Sequence[Tensor], state: SegmentState) -> tuple[Tensor, SegmentState]:
-    query, key, value = piece
-    return built.step(query, key, value, state)
 
 
 def wave(distance: int, width: int) -> Tensor:
