@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 
 from figure3 import figure3_data, figure3_page, read_figure
 from figure3.plot import plot_figure3
 
-from attn_zoo.cli.analyze.results import add_results, deliver
+from attn_zoo.cli.analyze import add_results, deliver
 from attn_zoo.cli.records_of import add_records, loaded, records_root
 
 FOLDER = "linformer_figure3"
@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
         "attn-zoo run -m experiment=linformer_figure3_cpu, and whether each claim of the paper's Section 5.1 holds on them.",
     )
     add_records(parser, default=FOLDER)
-    add_results(parser, "figure3.md, .json, .png and .svg", ("github", "json"), _figure3)
+    add_results(parser, "figure3.md, .json, .png and .svg", _figure3)
     parsed = parser.parse_args(words)
     try:
         return int(parsed.handler(parsed))
@@ -40,14 +40,13 @@ def main(words: Sequence[str]) -> int:
 def _figure3(parsed: argparse.Namespace) -> int:
     parsed.records = parsed.records or FOLDER
     figure = read_figure(loaded(records_root(parsed)))
-    return deliver(
-        parsed,
-        "figure3",
-        figure3_data(figure),
-        partial(figure3_page, figure),
-        lambda folder: plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg"),
-        {"figure3.md": figure3_page(figure, "github")},
-    )
+
+    def write(folder: Path) -> list[Path]:
+        page = folder / "figure3.md"
+        page.write_text(figure3_page(figure, "github") + "\n", encoding="utf-8")
+        return [page, *plot_figure3(figure, folder / "figure3.png", folder / "figure3.svg")]
+
+    return deliver(parsed, "figure3", figure3_data(figure), figure3_page(figure, parsed.format), write)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,10 @@ from tabulate import tabulate
 from verdict_matrix import verdict_matrix
 
 from attn_zoo import reference
+from attn_zoo.analysis.error import error_table
+from attn_zoo.analysis.projections import projections_table
+from attn_zoo.analysis.spectrum import spectrum_table
 from attn_zoo.bench.experiments import report
-from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard

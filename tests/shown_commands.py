@@ -183,9 +183,10 @@ def _small(words: list[str]) -> list[str]:
         return _with(words, sizes)
     if name == "analyze":
         if words[1] == "projections":  # projections are fitted on one sequence and measured on another
-            return [*words, "--length", "16", "--sentences", "2", "--steps", "2", "--k", "4"]
+            return [*words, "--length", "16", "--sentences", "2", "--k", "4"]
         rows = ["linear" if word == "ROWS" else word for word in words]
         fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # the size of its images sets it
+        fixed += ["--sentences"] * (words[1] == "matrix")
         return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]
     if name == "transplant":
         kept = [_with_three_rows(word) for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]

@@ -45,7 +45,7 @@ ALLOWED = {
     "published": set(),
     "plotting": {"escapes"},
     "reference": set(),
-    "analysis": {"contract", "registry", "rows", "data", "encoder", "count", "records", "plotting", "terminal"},
+    "analysis": {"contract", "registry", "rows", "data", "encoder", "count", "grouping", "records", "plotting", "terminal"},
     # attention, because E and F are initialised from measurements
     "transplant": {
         "contract",

@@ -6,14 +6,13 @@ time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.analysis.feeding import attend
-from attn_zoo.analysis.inputs import AttentionInputs
+from attn_zoo.analysis.inputs import AttentionInputs, attend
 from attn_zoo.contract import Attention, UnsupportedError
 
 _ROUNDING = 1e-6
@@ -35,14 +34,6 @@ def effective_matrix(mechanism: Attention, inputs: AttentionInputs) -> Float[Ten
             weights the channels of a head differently.
     """
     inputs = inputs.double()
-    matrix = _probe(mechanism, inputs)
-    out = attend(mechanism, inputs)
-    _check(mechanism, inputs, matrix, out)
-    return matrix
-
-
-def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
-    """Return the matrix A, computed head_dim columns at a time."""
     keys, width = inputs.value.shape[2:]
     columns = []
     for start in range(0, keys, width):
@@ -50,71 +41,50 @@ def _probe(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
         units = torch.zeros_like(inputs.value)
         units[:, :, start : start + count, :count] = torch.eye(count, dtype=units.dtype)
         columns.append(attend(mechanism, replace(inputs, value=units))[..., :count])
-    return torch.cat(columns, dim=-1)
+    matrix = torch.cat(columns, dim=-1)
+    _check(mechanism, inputs, matrix)
+    return matrix
 
 
-def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor, out: Tensor) -> None:
+def _check(mechanism: Attention, inputs: AttentionInputs, matrix: Tensor) -> None:
     """Raise an error if A V differs from the output. If the output is not linear in the values, the message says so.
 
     Linearity is also tested with random values, because the given values might hide a non-linear term by chance.
     """
-    name = mechanism.card.name
-    value = inputs.value
+    name, value = mechanism.card.name, inputs.value
     if inputs.key_valid is not None:
         value = value.masked_fill(~inputs.key_valid[:, None, :, None], 0)
     other = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=value.dtype)
-    second = attend(mechanism, replace(inputs, value=other))
-    nonlinear = attend(mechanism, replace(inputs, value=2 * inputs.value - 3 * other)) - (2 * out - 3 * second)
-    if (gap := _relative(nonlinear, out)) > _ROUNDING:
+    out, second, mixed = (attend(mechanism, replace(inputs, value=v)) for v in (inputs.value, other, 2 * inputs.value - 3 * other))
+    whole = torch.linalg.vector_norm(out).clamp(min=torch.finfo(out.dtype).tiny)
+    if (gap := float(torch.linalg.vector_norm(mixed - (2 * out - 3 * second)) / whole)) > _ROUNDING:
         raise UnsupportedError(
             f"{name} has no effective attention matrix with these options, because its output is not linear in the values: 2 "
             f"Y(V) - 3 Y(W) and Y(2 V - 3 W) differ by {gap:.2g} of the output. Choose other options or another mechanism"
         )
-    if (gap := _relative(matrix @ value - out, out)) > _ROUNDING:
+    if (gap := float(torch.linalg.vector_norm(matrix @ value - out) / whole)) > _ROUNDING:
         raise UnsupportedError(
             f"{name} has no effective attention matrix: its output must be A V with one matrix A per head, but differs from "
             f"every such product by {gap:.2g} of the output. Choose a mechanism that treats all channels of a head alike"
         )
 
 
-def _relative(gap: Tensor, whole: Tensor) -> float:
-    return float(torch.linalg.vector_norm(gap) / torch.linalg.vector_norm(whole).clamp(min=torch.finfo(whole.dtype).tiny))
+def matrix_facts(matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"]) -> dict[str, float]:
+    """Return properties of the effective attention matrix A (``matrix``) of one head, and its distance from softmax's matrix P
+    (``exact``):
 
-
-@dataclass(frozen=True)
-class MatrixFacts:
-    """Properties of the effective attention matrix A of one head, and its distance from softmax's matrix. A is the matrix for
-    which A V is the output, where V are the values. Rows of padded queries are left out."""
-
-    row_sum_least: float
-    """Smallest sum of a row. In softmax's matrix, each row sums to 1."""
-    row_sum_mean: float
-    row_sum_most: float
-    negative: float
-    """Share of entries below zero."""
-    zero: float
-    """Share of entries that are zero, including masked ones."""
-    distance: float
-    """Distance ‖A - P‖ / ‖P‖ from softmax's matrix P."""
-
-
-def matrix_facts(
-    matrix: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], query_valid: Tensor | None = None
-) -> MatrixFacts:
-    """Return properties of the effective attention matrix A (``matrix``) of one head, and its distance from softmax's matrix
-    (``exact``). A is the matrix for which A V is the output, where V are the values. If ``query_valid`` is given, only rows in
-    which it is True are used."""
-    if query_valid is not None:
-        matrix, exact = matrix[query_valid], exact[query_valid]
+    - ``row_sum_least``, ``row_sum_mean``, ``row_sum_most``: sums of rows. In softmax's matrix, each row sums to 1.
+    - ``negative``, ``zero``: shares of entries below zero, and equal to zero. Masked entries are zero.
+    - ``distance``: ‖A - P‖ / ‖P‖.
+    """
     sums = matrix.sum(dim=-1)
     # Entries below float64 rounding count as zero: products of features give 1e-19 in place of an exact zero.
     small = 1e-12 * float(matrix.abs().max())
-    distance = torch.linalg.vector_norm(matrix - exact) / torch.linalg.vector_norm(exact)
-    return MatrixFacts(
-        row_sum_least=float(sums.min()),
-        row_sum_mean=float(sums.mean()),
-        row_sum_most=float(sums.max()),
-        negative=float((matrix < -small).double().mean()),
-        zero=float((matrix.abs() <= small).double().mean()),
-        distance=float(distance),
-    )
+    return {
+        "row_sum_least": float(sums.min()),
+        "row_sum_mean": float(sums.mean()),
+        "row_sum_most": float(sums.max()),
+        "negative": float((matrix < -small).double().mean()),
+        "zero": float((matrix.abs() <= small).double().mean()),
+        "distance": float(torch.linalg.vector_norm(matrix - exact) / torch.linalg.vector_norm(exact)),
+    }

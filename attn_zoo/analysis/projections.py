@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,126 +21,95 @@ from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.analysis.spectrum import cumulative_spectrum
 from attn_zoo.analysis.starts import Start, initial_rows
 from attn_zoo.contract.length_maps import equal_bounds, segment_means
+from attn_zoo.terminal import table
 
-Matrices = Float[Tensor, "heads k n"]
-Outputs = Float[Tensor, "sequences heads n head_dim"]
+KINDS: Mapping[str, str] = {
+    "theorem": "Theorem 1",
+    "random": "random E, F",
+    "pooling": "means",
+    "spectrum": "spectrum of the keys",
+    "learned": "learned E, F",
+}
+"""Kinds of projection from n positions to k, with the name of each in a picture.
 
+- ``theorem``: the output is P Rᵀ R V, where R has entries from N(0, 1/k), as in Theorem 1. It needs softmax's matrix P, so it costs
+  more than softmax attention. The other kinds are matrices E (for keys) and F (for values) in Eq. 7.
+- ``random``: E and F have entries from N(0, 1/n) for n keys, the initialisation of Linformer.
+- ``pooling``: E and F map keys and values to means over k equal segments.
+- ``spectrum``: E and F are the k leading eigenvectors of the second moment of the keys, scaled, and rotated to be as near to
+  ``pooling`` as possible.
+- ``learned``: E and F are trained to reproduce the output of softmax attention, starting from ``pooling``.
+"""
 _RATE = 3e-3
 """Learning rate of Adam for learned E and F, whose entries are of the order of k / n."""
 _BATCH = 8
 """Number of sequences in a step of Adam."""
+_BEST = 2 / 3
+"""Error ε for which Theorem 1 needs the smallest projected length, k = 5 log n / (ε² - ε³)."""
 
-
-class Kind(Enum):
-    """Kind of projection from n positions to k. ``theorem`` is the random matrix of Theorem 1 of the Linformer paper. The other
-    kinds are matrices E (for keys) and F (for values) in Eq. 7 of this paper."""
-
-    theorem = "theorem"
-    """The output is P Rᵀ R V, where R has entries from N(0, 1/k), as in Theorem 1. It needs softmax's matrix P, so it costs more
-    than softmax attention."""
-    random = "random"
-    """E and F have entries from N(0, 1/n) for n keys, the initialisation of Linformer."""
-    pooling = "pooling"
-    """E and F map keys and values to means over k equal segments."""
-    spectrum = "spectrum"
-    """E and F are the k leading eigenvectors of the second moment of the keys, scaled, and rotated to be as near to ``pooling`` as
-    possible."""
-    learned = "learned"
-    """E and F are trained to reproduce the output of softmax attention, starting from ``pooling``."""
-
-
-@dataclass(frozen=True)
-class ProjectionErrors:
-    """Errors of attention whose n keys and values are projected to k, relative to softmax attention, for each ``Kind`` of
-    projection. They are measured on sequences to which no projection was fitted. Singular values of softmax's attention matrices
-    are included."""
-
-    lengths: tuple[int, ...]
-    """Projected lengths k, the smallest first."""
-    errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
-    """Relative errors, by kind. Only ``theorem`` and ``random`` can have more than one random draw."""
-    shares: Float[Tensor, "lengths layers heads"]
-    """Sum of the k largest singular values of softmax's attention matrix as a share of the sum of all, averaged over sequences."""
-    uniform: float
-    """Mean error if every output is the plain average of all values."""
-
-    def mean(self, kind: Kind) -> list[float]:
-        """Return the mean error of a kind of projection for each projected length. The mean is over random draws, layers,
-        sequences and heads."""
-        return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
-
-    def exponent(self, kind: Kind) -> float | None:
-        """Return the exponent a in error ~ k^a, where k is the projected length, or None if there is only one length. It is fitted
-        to the logarithms of the mean errors."""
-        if len(self.lengths) < 2:
-            return None
-        k = torch.tensor(self.lengths, dtype=torch.float64).log()
-        error = torch.tensor(self.mean(kind), dtype=torch.float64).log()
-        return float(((k - k.mean()) * (error - error.mean())).sum() / (k - k.mean()).square().sum())
+Matrices = Float[Tensor, "heads k n"]
+Outputs = Float[Tensor, "sequences heads n head_dim"]
 
 
 def measure_projections(
     layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
-) -> ProjectionErrors:
-    """Return the errors of attention whose n keys and values are projected to k, for every kind of projection (see ``Kind``).
-    Projections that depend on data are fitted to the first half of the sequences. All errors are measured on the second half.
+) -> dict[str, Any]:
+    """Return the errors of attention whose n keys and values are projected to k, for every kind of projection, as a dictionary for
+    JSON. Projections that depend on data are fitted to the first half of the sequences. All errors are measured on the second
+    half.
+
+    - ``k``: projected lengths, the smallest first.
+    - ``error``, ``over_heads``: for each kind and k, the mean error and its standard deviation over the heads of all layers.
+    - ``exponent``: for each kind, a in error ~ k^a, fitted to logarithms. None if there is only one length.
+    - ``share``: for each k, the sum of the k largest singular values of P as a share of the sum of all, averaged over heads.
+    - ``uniform``: error if every output is the plain average of all values.
+    - ``theorem_from``: smallest k for which Theorem 1 guarantees an error below some ε < 1.
 
     Args:
-        layers: queries, keys and values of each layer.
+        layers: queries, keys and values of each layer, without padding.
         lengths: projected lengths k.
-        draws: number of draws of random matrices.
-        steps: number of steps of Adam for ``learned``.
+        draws: number of draws of the kinds ``theorem`` and ``random``.
+        steps: number of steps of Adam for the kind ``learned``.
 
     Raises:
-        ValueError: there are fewer than two sequences, inputs have padding or are causal, or a length is not in [1, n).
+        ValueError: there are fewer than two sequences, inputs are causal, or a length is not in [1, n).
     """
-    n = layers[0].geometry.keys
+    n, sequences = layers[0].geometry.keys, len(layers[0].query)
     if any(not 1 <= k < n for k in lengths) or not lengths:
         raise ValueError(
             f"every projected length must be from 1 to {n - 1}, so that it is less than the {n} keys; got "
             f"{', '.join(map(str, lengths)) or 'none'}"
         )
-    if layers[0].query.shape[0] < 2:
+    if sequences < 2:
         raise ValueError(
             "there must be at least two sequences, because projections are fitted on the first half and measured on the "
-            f"second half; got {layers[0].query.shape[0]}"
+            f"second half; got {sequences}"
         )
-    if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
-        raise ValueError(
-            "inputs must be bidirectional and without padding, because projections mix all positions. Give other inputs"
-        )
-    ordered = tuple(sorted(set(lengths)))
-    halves = [_halves(layer.double()) for layer in layers]
+    if any(layer.causal for layer in layers):
+        raise ValueError("inputs must be bidirectional, because projections mix all positions. Give other inputs")
+    ordered = sorted(set(lengths))
+    doubles = [layer.double() for layer in layers]
+    halves = [(layer.sequences(slice(sequences // 2)), layer.sequences(slice(sequences // 2, None))) for layer in doubles]
     generator = torch.Generator().manual_seed(seed)
-    errors: dict[Kind, list[Tensor]] = {kind: [] for kind in Kind}
+    by_head: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     for k in ordered:
-        for kind, found in errors.items():
-            count = draws if kind in (Kind.theorem, Kind.random) else 1
-            drawn = [torch.stack([_error(kind, k, *half, steps, generator) for half in halves]) for _ in range(count)]
-            found.append(torch.stack(drawn))
-    exact = [exact_attention(test) for _, test in halves]
-    averages = [test.value.mean(dim=2, keepdim=True).expand_as(out) for (_, test), out in zip(halves, exact, strict=True)]
-    spectra = [cumulative_spectrum(weights_of(test)).mean(dim=0) for _, test in halves]
-    return ProjectionErrors(
-        ordered,
-        {kind: torch.stack(found) for kind, found in errors.items()},
-        torch.stack([torch.stack([spectrum[:, k - 1] for spectrum in spectra]) for k in ordered]),
-        float(torch.stack([relative_error(*pair) for pair in zip(averages, exact, strict=True)]).mean()),
-    )
-
-
-def least_length(n: int, error: float) -> float:
-    """Return the smallest projected length k for which Theorem 1 of the Linformer paper guarantees a relative error below ε =
-    ``error``.
-
-    It is k = 5 log n / (ε² - ε³), where n is the number of keys.
-
-    Raises:
-        ValueError: ε is not in (0, 1).
-    """
-    if not 0 < error < 1:
-        raise ValueError(f"the relative error of Theorem 1 must be greater than 0 and less than 1; got {error}")
-    return 5 * math.log(n) / (error**2 - error**3)
+        for kind, found in by_head.items():
+            count = draws if kind in ("theorem", "random") else 1
+            errors = [torch.stack([_error(kind, k, *half, steps, generator) for half in halves]) for _ in range(count)]
+            found.append(torch.stack(errors).mean(dim=(0, 2)))  # layers, heads
+    tests = [test for _, test in halves]
+    averages = [relative_error(test.value.mean(dim=2, keepdim=True).expand_as(test.value), exact_attention(test)) for test in tests]
+    spectra = torch.stack([cumulative_spectrum(weights_of(test)).mean(dim=0) for test in tests])
+    means = {kind: [float(error.mean()) for error in found] for kind, found in by_head.items()}
+    return {
+        "k": ordered,
+        "error": means,
+        "over_heads": {kind: [float(error.std(correction=0)) for error in found] for kind, found in by_head.items()},
+        "exponent": {kind: _exponent(ordered, errors) for kind, errors in means.items()},
+        "share": [float(spectra[..., k - 1].mean()) for k in ordered],
+        "uniform": float(torch.stack(averages).mean()),
+        "theorem_from": 5 * math.log(n) / (_BEST**2 - _BEST**3),
+    }
 
 
 def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
@@ -156,27 +124,47 @@ def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
     return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
 
 
-def _halves(layer: AttentionInputs) -> tuple[AttentionInputs, AttentionInputs]:
-    half = layer.query.shape[0] // 2
-    first = AttentionInputs(layer.query[:half], layer.key[:half], layer.value[:half])
-    return first, AttentionInputs(layer.query[half:], layer.key[half:], layer.value[half:])
+def projections_table(found: Mapping[str, Any], format: str = "terminal") -> str:
+    """Return the result of ``attn-zoo analyze projections`` as one table per model, in the format ``terminal`` or ``github``. A
+    table has one row per kind of projection and one column per projected length, and notes below."""
+    parts = []
+    for model in found["models"]:
+        head = [f"{model['model']}, {model['weights']}", *(f"k = {k}" for k in model["k"]), "falls as"]
+        powers = {kind: "-" if exponent is None else f"k^{exponent:.2f}" for kind, exponent in model["exponent"].items()}
+        body = [[kind, *(f"{error:.3f}" for error in model["error"][kind]), powers[kind]] for kind in KINDS]
+        body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
+        notes = [
+            f"{model['sequences']} sequences of {model['data']}; n = {model['length']}.",
+            f"The average of all values has an error of {model['uniform']:.3f}. Theorem 1 gives no bound below k = "
+            f"{model['theorem_from']:.0f}. Columns and method: docs/reference/measurements.md#analyze-projections.",
+        ]
+        parts += [table(head, body, format), "\n".join(f"- {note}" for note in notes)]
+    return "\n\n".join(parts)
+
+
+def _exponent(lengths: Sequence[int], errors: Sequence[float]) -> float | None:
+    """Return the slope of the logarithms of the errors over those of the lengths."""
+    if len(lengths) < 2:
+        return None
+    k, error = (torch.tensor(values, dtype=torch.float64).log() for values in (lengths, errors))
+    return float(((k - k.mean()) * (error - error.mean())).sum() / (k - k.mean()).square().sum())
 
 
 def _error(
-    kind: Kind, k: int, fit: AttentionInputs, test: AttentionInputs, steps: int, generator: torch.Generator
+    kind: str, k: int, fit: AttentionInputs, test: AttentionInputs, steps: int, generator: torch.Generator
 ) -> Float[Tensor, "sequences heads"]:
     _, heads, n, _ = test.query.shape
     exact = exact_attention(test)
-    if kind is Kind.theorem:
+    if kind == "theorem":
         r = torch.randn(heads, k, n, generator=generator, dtype=torch.float64) * k**-0.5
         return relative_error((weights_of(test) @ r.mT) @ (r @ test.value), exact)
-    if kind is Kind.random:
+    if kind == "random":
         e, f = (torch.randn(heads, k, n, generator=generator, dtype=torch.float64) * n**-0.5 for _ in range(2))
-    elif kind is Kind.learned:
+    elif kind == "learned":
         e, f = _fitted(fit, k, steps, generator)
     else:
         moments = torch.einsum("bhid,bhjd->hij", fit.key, fit.key)
-        e = f = torch.stack([initial_rows(moment, k, Start[kind.name]) for moment in moments])
+        e = f = torch.stack([initial_rows(moment, k, Start(kind)) for moment in moments])
     return relative_error(project(test, e, f), exact)
 
 

@@ -9,15 +9,15 @@ Differs: the paper's figure is labelled with eigenvalues, but its text is about 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-PAPER_INDEX = 128
-"""Number of largest singular values whose share the heat map of the Linformer paper shows, for sequences of 512 tokens."""
+from attn_zoo.terminal import table
 
 _ROUNDING = 1e-6
 """Tolerance of ``rank_for``: the rounding error of singular values of float32 matrices."""
@@ -29,7 +29,7 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
     The computation is in float64 for float64 matrices, and in float32 for others.
 
     Raises:
-        ValueError: an entry is not finite, or a matrix is zero, so shares are undefined.
+        ValueError: an entry is not finite.
     """
     if not bool(weights.isfinite().all()):
         raise ValueError(
@@ -38,69 +38,33 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
         )
     matrices = weights if weights.dtype == torch.float64 else weights.float()
     sums = torch.linalg.svdvals(matrices).cumsum(dim=-1)
-    total = sums[..., -1:]
-    if bool((total == 0).any()):
-        raise ValueError(
-            "an attention matrix must not be all zeros, because its singular values would have no sum. Leave out sequences of "
-            "padding only"
-        )
-    return sums / total
-
-
-def default_index(length: int) -> int:
-    """Return the default number k for a heat map that shows the sum of the k largest singular values as a share of the sum of all.
-    It is a quarter of the length, but at least 1 and at most 128, as in the Linformer paper."""
-    return min(PAPER_INDEX, max(1, length // 4))
+    return sums / sums[..., -1:]
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Cumulative singular values of the attention matrix of every head of every layer, averaged over sequences."""
+    """Cumulative singular values of the attention matrix of every head of every layer, as shares of their sum."""
 
-    mean: Float[Tensor, "layers heads rank"]
-    """Cumulative singular values as shares of their sum, averaged over sequences, in float64."""
-    deviation: Float[Tensor, "layers heads rank"]
-    """Standard deviation of the cumulative shares over sequences, in float64. Zero for a single sequence."""
-    sequences: int
+    curves: Float[Tensor, "sequences layers heads rank"]
+
+    @property
+    def mean(self) -> Float[Tensor, "layers heads rank"]:
+        """Mean over sequences."""
+        return self.curves.mean(dim=0)
 
     @property
     def rank(self) -> int:
         """Number of singular values of a matrix. For self-attention, it is the length of the sequences."""
-        return self.mean.shape[-1]
+        return self.curves.shape[-1]
+
+    @property
+    def index(self) -> int:
+        """The number k for a heat map of ``at(k)``: a quarter of the length, but at least 1 and at most 128, as in the Linformer
+        paper."""
+        return min(128, max(1, self.rank // 4))
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
         """Return the sum of the k = ``index`` largest singular values as a share of the sum of all, averaged over sequences.
-
-        Raises:
-            ValueError: ``index`` is not from 1 to ``rank``.
-        """
-        self.check_index(index)
-        return self.mean[..., index - 1]
-
-    def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Return the standard error of the mean over sequences that ``at(index)`` returns.
-
-        Raises:
-            ValueError: ``index`` is not from 1 to ``rank``.
-        """
-        self.check_index(index)
-        return self.deviation[..., index - 1] / self.sequences**0.5
-
-    def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Return, for each head, the smallest k for which ``at(k)``, the share of the k largest singular values, is at least
-        ``share``.
-
-        Raises:
-            ValueError: ``share`` is not in (0, 1].
-        """
-        if not 0.0 < share <= 1.0:
-            raise ValueError(
-                f"share must be greater than 0 and at most 1, because it is a share of the sum of the singular values; got {share}"
-            )
-        return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
-
-    def check_index(self, index: int) -> None:
-        """Check ``index``, a number of singular values.
 
         Raises:
             ValueError: ``index`` is not from 1 to ``rank``.
@@ -109,47 +73,87 @@ class Spectrum:
             raise ValueError(
                 f"index must be from 1 to {self.rank}, because each attention matrix has {self.rank} singular values; got {index}"
             )
+        return self.mean[..., index - 1]
+
+    def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
+        """Return the standard error of ``at(index)`` over sequences, of which there must be two or more."""
+        return self.curves[..., index - 1].std(dim=0) / len(self.curves) ** 0.5
+
+    def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
+        """Return, for each head, the smallest k for which ``at(k)`` is at least ``share``, which is from 0 to 1."""
+        return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
 
-class SpectrumAverage:
-    """Running mean, over sequences, of the cumulative singular values of attention matrices."""
+def spectrum_of(batches: Iterable[Sequence[Float[Tensor, "batch heads queries keys"]]]) -> Spectrum:
+    """Return the cumulative singular values of attention matrices. Each of ``batches`` has one tensor for each layer, as
+    ``attention_matrices`` returns them.
 
-    def __init__(self) -> None:
-        self._sequences = 0
-        self._mean: Tensor | None = None
-        self._squares: Tensor | None = None
-
-    def add(self, layers: Sequence[Float[Tensor, "batch heads queries keys"]]) -> None:
-        """Add the attention matrices of some sequences to the mean. ``layers`` has one tensor for each layer.
-
-        Raises:
-            ValueError: heads or lengths differ between layers or from earlier calls.
-        """
-        shapes = [tuple(layer.shape) for layer in layers]
-        if len(set(shapes)) != 1:
-            raise ValueError(f"the attention matrices of all layers must have the same shape; got {shapes or 'no layer'}")
-        # One layer at a time: stacking all matrices would double the memory. Sums over sequences are in float64.
-        curves = torch.stack([cumulative_spectrum(layer).double().cpu() for layer in layers], dim=1)
-        if self._mean is None or self._squares is None:
-            self._mean, self._squares = torch.zeros_like(curves[0]), torch.zeros_like(curves[0])
-        if curves[0].shape != self._mean.shape:
+    Raises:
+        ValueError: there is no batch, or heads or lengths differ between layers or batches.
+    """
+    curves: list[Tensor] = []
+    shapes: set[tuple[int, ...]] = set()
+    for layers in batches:
+        shapes |= {(len(layers), *layer.shape[1:]) for layer in layers}
+        if len(shapes) != 1 or not layers:
             raise ValueError(
-                "all sequences must have the same layers, heads and length: expected (layers, heads, length) = "
-                f"{tuple(self._mean.shape)}, got {tuple(curves[0].shape)}. Cut all sequences to one length"
+                "all layers and sequences must have attention matrices of one shape (layers, heads, queries, keys); got "
+                f"{' and '.join(map(str, sorted(shapes))) or 'no layer'}. Cut all sequences to one length"
             )
-        for curve in curves:  # Welford's update avoids cancellation
-            self._sequences += 1
-            step = curve - self._mean
-            self._mean = self._mean + step / self._sequences
-            self._squares = self._squares + step * (curve - self._mean)
+        # One layer at a time: stacking all matrices would double the memory.
+        curves.append(torch.stack([cumulative_spectrum(layer).double().cpu() for layer in layers], dim=1))
+    if not curves:
+        raise ValueError("a spectrum must have at least one sequence; got none")
+    return Spectrum(torch.cat(curves))
 
-    def result(self) -> Spectrum:
-        """Return the mean spectrum of all sequences that were added.
 
-        Raises:
-            ValueError: no sequence was added.
-        """
-        if self._mean is None or self._squares is None:
-            raise ValueError("an average must have at least one sequence; got none. Call add() first")
-        deviation = (self._squares / max(1, self._sequences - 1)).sqrt()
-        return Spectrum(self._mean, deviation, self._sequences)
+def summary(spectrum: Spectrum) -> dict[str, Any]:
+    """Return a summary of a spectrum as a dictionary for JSON.
+
+    For each layer, and for all together, the summary has the minimum, mean and maximum over heads of two numbers:
+
+    - ``least``, ``mean``, ``most``: the sum of the ``index`` largest singular values, divided by the sum of all;
+    - ``rank_least``, ``rank_mean``, ``rank_most``: how many of the largest singular values make up 90 % of the sum of all.
+    """
+    shares, ranks = spectrum.at(spectrum.index), spectrum.rank_for(0.9).double()
+    rows = [(str(at), *pair) for at, pair in enumerate(zip(shares, ranks, strict=True))] + [("all", shares, ranks)]
+    error = float(spectrum.standard_error(spectrum.index).max()) if len(spectrum.curves) > 1 else None
+    return {
+        "sequences": len(spectrum.curves),
+        "rank": spectrum.rank,
+        "index": spectrum.index,
+        "layers": [{"layer": name, **_over_heads("", share), **_over_heads("rank_", rank)} for name, share, rank in rows],
+        "standard_error": error,
+    }
+
+
+def _over_heads(prefix: str, heads: Tensor) -> dict[str, float]:
+    figures = {"least": heads.min(), "mean": heads.mean(), "most": heads.max()}
+    return {f"{prefix}{name}": float(figure) for name, figure in figures.items()}
+
+
+def spectrum_table(found: Mapping[str, Any], format: str = "terminal") -> str:
+    """Return the result of ``attn-zoo analyze spectrum`` as a table in the format ``terminal`` or ``github``. It has one row per
+    layer, and notes below."""
+    index = found["index"]
+    head = ["layer", f"least share at k = {index}", "mean", "most", "least k for 90 %", "mean", "most"]
+    body = [
+        [
+            layer["layer"],
+            *(f"{layer[name]:.3f}" for name in ("least", "mean", "most")),
+            *(f"{layer[name]:.0f}" for name in ("rank_least", "rank_mean", "rank_most")),
+        ]
+        for layer in found["layers"]
+    ]
+    notes = [
+        f"{found['model']} (weights: {found['weights']}); {found['sequences']} sequence{'s' * (found['sequences'] > 1)} of "
+        f"{found['data']}; rank at most {found['rank']}.",
+    ]
+    if not found["trained"]:
+        notes.append("The model is untrained, and initial weights often attend almost uniformly, which is of rank one.")
+    error = f"; a head's standard error is at most {found['standard_error']:.4f}" if found["standard_error"] is not None else ""
+    notes.append(
+        f"With equal singular values, the share would be {index / found['rank']:.3f}{error}. "
+        "Columns and method: docs/reference/measurements.md#analyze-spectrum."
+    )
+    return table(head, body, format) + "\n\n" + "\n".join(f"- {note}" for note in notes)

@@ -42,10 +42,7 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         moment: second moment of the keys. Entry (i, j) is the inner product of the keys at positions i and j, summed or averaged
             over texts.
         k: projected length.
-        how: kind of initialisation.
-
-    Raises:
-        ValueError: ``how`` is ``random``, because the mechanism itself draws random matrices.
+        how: kind of initialisation other than ``random``, as the mechanism itself draws random matrices.
     """
     n = len(moment)
     equal = segment_means(equal_bounds(n, k))
@@ -53,13 +50,9 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
         return equal
     if how is Start.stretches:
         return segment_means(best_bounds(moment, k))
-    if how is Start.spectrum:
-        vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
-        left, _, right = torch.linalg.svd(equal @ vectors)
-        return (k / n) ** 0.5 * (left @ right) @ vectors.T
-    raise ValueError(
-        "the initialisation must not be 'random', because the mechanism itself draws this one. Choose another initialisation"
-    )
+    vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
+    left, _, right = torch.linalg.svd(equal @ vectors)
+    return (k / n) ** 0.5 * (left @ right) @ vectors.T
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:

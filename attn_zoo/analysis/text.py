@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from platform import python_version
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from attn_zoo.data import open_text, read_jsonl
 from attn_zoo.data.labelled_text import check_texts
@@ -57,6 +62,38 @@ def stretches(text: str, count: int) -> list[str]:
     """Return a text cut into ``count`` parts of nearly equal length. Each part begins with a whole word."""
     bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
+
+
+def cut(
+    text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str = "the text"
+) -> Int[Tensor, "passages length"]:
+    """Return passages of exactly ``length`` tokens, including special tokens. They are taken from the beginnings of equally long
+    parts of the text.
+
+    Args:
+        tokenizer: fast tokenizer of transformers.
+        places: number of parts of the text.
+        following: number of consecutive passages from each part. They are neighbours in the result.
+        what: name of the text, for the error message.
+
+    Raises:
+        ValueError: the text is too short.
+    """
+    rows: list[list[int]] = []
+    for at, stretch in enumerate(stretches(text, places), 1):
+        windows: list[list[int]] = []
+        for part in (stretch[: CHARACTERS_PER_TOKEN * length * following], stretch):
+            found = tokenizer(part, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
+            windows = [row for row in found if len(row) == length][:following]
+            if len(windows) == following:
+                break
+        if len(windows) < following:
+            raise ValueError(
+                f"{what} is too short: each of its {places} parts must give {following * length} tokens, but part {at} gives "
+                f"{sum(map(len, found))}. Give more text, or ask for fewer or shorter passages"
+            )
+        rows += windows
+    return torch.tensor(rows)
 
 
 def short_path(path: Path) -> str:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.analysis.sources import load_subject
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.transplant.passages import Passages
@@ -44,9 +44,9 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
         OSError: transformers cannot load the model.
         UnsupportedError: the tokenizer cannot cut text into passages, or an optional package is missing.
     """
-    if model.startswith(("timm/", "task/")):
+    if model.startswith("timm/"):
         raise ValueError(f"the encoder must be minilm or a folder with a text encoder of transformers; got {model!r}")
-    subject = load_subject(Request(model, 1, length, weights=weights, seed=seed))
+    subject = load_subject(model, 1, length, weights=weights, seed=seed)
     from transformers import AutoTokenizer
 
     loaded: Any = subject.model

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.analysis.capture import attention_inputs
 from attn_zoo.analysis.starts import Start, initial_rows
 from attn_zoo.attention.low_rank._projections import LowRankAttention, MatrixMap, Sharing
 from attn_zoo.contract import Attention, UnsupportedError

@@ -7,8 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from attn_zoo.analysis.feeding import attend, build_layers
-from attn_zoo.analysis.inputs import AttentionInputs
+from attn_zoo.analysis.inputs import AttentionInputs, attend, build_layers
 from attn_zoo.contract import AttentionCard
 from attn_zoo.plotting.theme import GRID, INK, PAPER, SERIES, with_dark_colours
 

@@ -13,12 +13,12 @@ from peer_comparisons import BASELINE, COMPARISONS, OURS, compared_rows
 from peers import PRODUCT, Peers
 
 from attn_zoo import reference
+from attn_zoo.analysis.error import error_table
 from attn_zoo.bench.crossover_analysis import labels
 from attn_zoo.bench.experiments.crossover import Crossover
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.timed import KINDS
 from attn_zoo.bench.timing import quartiles, quotients
-from attn_zoo.cli.analyze import error_table
 from attn_zoo.leaderboard import Row, Table, tables
 from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.page import ResultSet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,10 @@ from torch import nn
 
 from attn_zoo import UnsupportedError
 from attn_zoo.analysis import attention_matrices
-from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.analysis.capture import attention_inputs
 from attn_zoo.analysis.effective import effective_matrix
 from attn_zoo.analysis.error import exact_attention
-from attn_zoo.analysis.feeding import build_layers
-from attn_zoo.analysis.inputs import gather, random_inputs
+from attn_zoo.analysis.inputs import build_layers, gather, random_inputs
 from attn_zoo.encoder import TokenClassifier
 from attn_zoo.layer import MultiHeadAttention
 
@@ -206,13 +206,16 @@ def test_other_masks_have_a_matrix_and_no_inputs(mask, message):
 
 def test_batches_are_gathered_layer_by_layer():
     first, second = (random_inputs(count, 2, 6, 4, seed=seed) for seed, count in ((0, 2), (1, 1)))
-    layers = gather([[first, second.sequence(0)], [second, second]])
-    assert [layer.query.shape[0] for layer in layers] == [3, 2]
-    assert torch.equal(layers[0].value[2:], second.value) and layers[0].key_valid is None
+    layers = gather([[first, first], [second, second]])
+    assert [layer.query.shape[0] for layer in layers] == [3, 3]
+    assert torch.equal(layers[0].value[2:], second.value)
     with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
         gather([[first, random_inputs(1, 2, 7, 4)]])
     with pytest.raises(UnsupportedError, match="the same number of heads and the same lengths"):
         gather([])
+    fewer = replace(first, query=first.query[:, :, :3])
+    with pytest.raises(UnsupportedError, match="as many queries as keys"):
+        gather([[fewer]])
 
 
 @pytest.mark.extras
@@ -275,10 +278,9 @@ class TestTransformers:
             torch.testing.assert_close(eager, sdpa)
             assert eager.triu(1).eq(0).all()
 
-    def test_two_halves_are_refused(self):
-        from transformers import T5Config, T5Model
+    def test_a_model_that_cannot_call_pytorch_is_refused(self):
+        from transformers import MPNetConfig, MPNetModel
 
-        config = T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-        config._attn_implementation = "eager"
-        with pytest.raises(UnsupportedError, match=r"model\.get_encoder"):
-            attention_matrices(T5Model(config), {"input_ids": TOKENS, "decoder_input_ids": TOKENS})
+        sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8}
+        with pytest.raises(UnsupportedError, match="no attention was found in MPNetModel"):
+            attention_matrices(MPNetModel(MPNetConfig(vocab_size=16, **sizes)), TOKENS)

@@ -9,8 +9,7 @@ import torch
 
 from attn_zoo import UnsupportedError
 from attn_zoo.analysis.effective import effective_matrix, matrix_facts
-from attn_zoo.analysis.feeding import attend, build_layers
-from attn_zoo.analysis.inputs import AttentionInputs, random_inputs
+from attn_zoo.analysis.inputs import AttentionInputs, attend, build_layers, random_inputs
 
 LENGTH = 22  # not a multiple of head_dim 8, so that the last group of probed keys is not full
 
@@ -113,10 +112,10 @@ def test_without_its_normalisation_a_recurrence_has_one(inputs):
 
 
 def test_facts_written_out():
-    exact = torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
-    other = torch.tensor([[0.5, -0.5], [0.0, 2.0], [9.0, 9.0]], dtype=torch.float64)
-    facts = matrix_facts(other, exact, torch.tensor([True, True, False]))
-    assert (facts.row_sum_least, facts.row_sum_mean, facts.row_sum_most) == (0.0, 1.0, 2.0)
-    assert (facts.negative, facts.zero) == (0.25, 0.25)
-    assert facts.distance == pytest.approx((2 / 1.5) ** 0.5)
-    assert matrix_facts(exact, exact).distance == 0
+    exact = torch.tensor([[0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    other = torch.tensor([[0.5, -0.5], [0.0, 2.0]], dtype=torch.float64)
+    facts = matrix_facts(other, exact)
+    assert (facts["row_sum_least"], facts["row_sum_mean"], facts["row_sum_most"]) == (0.0, 1.0, 2.0)
+    assert (facts["negative"], facts["zero"]) == (0.25, 0.25)
+    assert facts["distance"] == pytest.approx((2 / 1.5) ** 0.5)
+    assert matrix_facts(exact, exact)["distance"] == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attn_zoo.analysis import Spectrum, SpectrumAverage, cumulative_spectrum, default_index
+from attn_zoo.analysis import Spectrum, cumulative_spectrum, spectrum_of
 
 
 def random_weights(*shape: int) -> torch.Tensor:
@@ -31,62 +31,44 @@ def test_half_precision_is_widened():
 def test_what_has_no_spectrum_is_refused():
     with pytest.raises(ValueError, match="NaN or infinity"):
         cumulative_spectrum(torch.full((2, 4, 4), torch.nan))
-    with pytest.raises(ValueError, match="all zero"):
-        cumulative_spectrum(torch.stack([torch.eye(4), torch.zeros(4, 4)]))
 
 
 @pytest.mark.parametrize(("length", "index"), [(512, 128), (2048, 128), (511, 127), (128, 32), (3, 1)])
-def test_default_index_is_the_papers_or_a_quarter(length, index):
-    assert default_index(length) == index
+def test_the_index_is_the_papers_or_a_quarter(length, index):
+    assert Spectrum(torch.ones(1, 1, 1, length)).index == index
 
 
-def test_average_over_sequences_whatever_the_batches():
+def test_mean_and_error_over_sequences_whatever_the_batches():
     layers = [random_weights(5, 2, 12, 12), random_weights(5, 2, 12, 12).flip(0).square()]
-    whole, parts = SpectrumAverage(), SpectrumAverage()
-    whole.add(layers)
-    for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
-        parts.add([layer[rows] for layer in layers])
+    parts = [[layer[rows] for layer in layers] for rows in (slice(0, 1), slice(1, 4), slice(4, 5))]
     curves = torch.stack([cumulative_spectrum(layer).double() for layer in layers])
-    for spectrum in (whole.result(), parts.result()):
-        assert spectrum.sequences == 5 and spectrum.rank == 12
+    for spectrum in (spectrum_of([layers]), spectrum_of(parts)):
+        assert len(spectrum.curves) == 5 and spectrum.rank == 12
         torch.testing.assert_close(spectrum.mean, curves.mean(dim=1))
-        torch.testing.assert_close(spectrum.deviation, curves.std(dim=1))
         torch.testing.assert_close(spectrum.standard_error(3), curves.std(dim=1)[..., 2] / 5**0.5)
 
 
-def test_one_sequence_has_no_deviation():
-    average = SpectrumAverage()
-    average.add([random_weights(1, 2, 6, 6)])
-    assert average.result().deviation.eq(0).all()
-
-
 def test_what_cannot_be_averaged_is_refused():
-    average = SpectrumAverage()
+    one, other = random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)
     with pytest.raises(ValueError, match="at least one sequence"):
-        average.result()
-    with pytest.raises(ValueError, match="the attention matrices of all layers must have the same shape"):
-        average.add([random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)])
-    with pytest.raises(ValueError, match="no layer"):
-        average.add([])
-    average.add([random_weights(1, 2, 6, 6)])
-    with pytest.raises(ValueError, match="Cut all sequences to one length"):
-        average.add([random_weights(1, 2, 7, 7)])
+        spectrum_of([])
+    for batches in ([[one, other]], [[one], [other]], [[one], [one, one]]):
+        with pytest.raises(ValueError, match="must have attention matrices of one shape"):
+            spectrum_of(batches)
+    with pytest.raises(ValueError, match="got no layer"):
+        spectrum_of([[]])
 
 
 def test_reading_a_spectrum():
     curves = torch.tensor([[[0.5, 0.9, 1.0], [0.95, 0.98, 1.0]], [[0.4, 0.8, 1.0], [0.3, 0.6, 1.0]]], dtype=torch.float64)
-    spectrum = Spectrum(curves, torch.zeros_like(curves), sequences=4)
+    spectrum = Spectrum(curves[None])
     assert spectrum.at(2).tolist() == [[0.9, 0.98], [0.8, 0.6]]
     assert spectrum.rank_for(0.9).tolist() == [[2, 1], [3, 3]]
     assert spectrum.rank_for(1.0).tolist() == [[3, 3], [3, 3]]
     for index in (0, 4):
         with pytest.raises(ValueError, match="must be from 1 to 3"):
             spectrum.at(index)
-    with pytest.raises(ValueError, match="must be greater than 0 and at most 1"):
-        spectrum.rank_for(1.5)
 
 
 def test_rounding_does_not_add_a_rank():
-    average = SpectrumAverage()
-    average.add([torch.eye(10).expand(1, 1, 10, 10)])
-    assert average.result().rank_for(0.9).item() == 9
+    assert spectrum_of([[torch.eye(10).expand(1, 1, 10, 10)]]).rank_for(0.9).item() == 9

@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from attn_zoo import UnsupportedError
-from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.analysis.sources import load_subject
 from attn_zoo.integrations.transformers import replace_attention, zoo_layers
 
 
@@ -231,7 +231,7 @@ def test_a_model_compiles_whole():
 
 
 def test_a_trained_encoder_keeps_its_answers_under_softmax():
-    subject = load_subject(Request("minilm", sequences=1, length=48))
+    subject = load_subject("minilm", 1, 48)
     batch: dict[str, torch.Tensor] = dict(subject.batches[0])
     batch["attention_mask"][:, 40:] = 0
     with torch.no_grad():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attn_zoo import UnsupportedError
-from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.analysis.sources import load_subject
 from attn_zoo.integrations.transformers import from_pretrained, replace_attention, zoo_layers
 from attn_zoo.transplant.encoder import load_teacher
 
@@ -158,7 +158,7 @@ def with_code(folder: Path) -> Path:
 READERS: dict[str, Callable[[Path], Any]] = {
     "from_pretrained": lambda folder: from_pretrained(transformers.AutoModel, folder),
     "from_pretrained with None": lambda folder: from_pretrained(transformers.AutoModel, folder, trust_remote_code=None),
-    "analyze": lambda folder: load_subject(Request(str(folder), 1, 8)),
+    "analyze": lambda folder: load_subject(str(folder), 1, 8),
     "transplant": lambda folder: load_teacher(str(folder), 8),
 }
 

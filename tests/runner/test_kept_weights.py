@@ -15,7 +15,7 @@ from run_helpers import Quiet
 from safetensors.torch import load_file, save_file
 
 from attn_zoo.analysis import attention_matrices
-from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.analysis.sources import load_subject
 from attn_zoo.cli import main
 from attn_zoo.contract import Examples, Split
 from attn_zoo.encoder import build_paired_model
@@ -81,7 +81,7 @@ def test_a_run_is_the_same_with_and_without(folder, tmp_path):
 
 
 def test_they_build_the_network_again_for_analyses(folder):
-    subjects = {step: load_subject(Request(str(file), sequences=2, length=12)) for step, file in files(folder).items()}
+    subjects = {step: load_subject(str(file), 2, 12) for step, file in files(folder).items()}
     assert not subjects[0].trained and subjects[6].trained
     assert subjects[3].weights == "after 3 of 6 steps, seed 1" and subjects[3].name == "softmax on listops"
     tensors = load_file(files(folder)[6])
@@ -90,10 +90,12 @@ def test_they_build_the_network_again_for_analyses(folder):
     assert len(shapes) == 1 and next(iter(shapes))[:2] == (1, 2)
 
 
-def test_spectra_are_those_of_the_file(folder, capsys):
-    file = str(files(folder)[6])
-    assert main(["analyze", "spectrum", "--model", file, "--length", "12", "--sentences", "2", "--format", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("layer,least,mean,most")
+@pytest.mark.parametrize("step", [0, 6])
+def test_spectra_are_those_of_the_file(step, folder, capsys):
+    assert main(["analyze", "spectrum", "--model", str(files(folder)[step]), "--length", "12", "--sentences", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert f"softmax on listops (weights: after {step} of 6 steps, seed 1)" in printed
+    assert ("The model is untrained" in printed) is (step == 0)
 
 
 def test_a_recorded_run_writes_none_and_says_so(folder, tmp_path, capsys):
@@ -124,24 +126,24 @@ def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path,
 def test_files_of_another_kind_are_refused(folder, tmp_path):
     file = tmp_path / "foreign.safetensors"
     with pytest.raises(FileNotFoundError, match="the weights file"):
-        load_subject(Request(str(file), sequences=1))
+        load_subject(str(file), 1)
     save_file({"weight": torch.zeros(1)}, file)
     with pytest.raises(ValueError, match="does not hold the weights of a run"):
-        load_subject(Request(str(file), sequences=1))
+        load_subject(str(file), 1)
     _, facts = read_weights(files(folder)[0])
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
     with pytest.raises(ValueError, match="trained with version 0 of listops"):
-        load_subject(Request(str(file), sequences=1))
+        load_subject(str(file), 1)
     old = {**facts, "spec": {**facts["spec"], "attention_version": 7}}
     save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps(old)})
     with pytest.raises(
         ValueError, match=f"trained with version 7 of {facts['spec']['attention']}, but this installation has version 1"
     ):
-        load_subject(Request(str(file), sequences=1))
+        load_subject(str(file), 1)
     with pytest.raises(ValueError, match="Leave --weights out"):
-        load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))
+        load_subject(str(files(folder)[0]), 1, weights="random")
     with pytest.raises(ValueError, match="--length must be at most 24"):
-        load_subject(Request(str(files(folder)[0]), sequences=1, length=25))
+        load_subject(str(files(folder)[0]), 1, 25)
 
 
 def test_paths_differ_by_step_and_run(folder):

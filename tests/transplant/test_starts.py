@@ -88,8 +88,6 @@ def test_every_start_is_right_to_first_order_in_the_scores():
         assert torch.allclose(rows @ rows.T, K / N * torch.eye(K, dtype=torch.float64), atol=1e-9), how
         assert torch.allclose(rows.sum(dim=1), torch.ones(K, dtype=torch.float64), atol=0.02), how
     assert torch.allclose(initial_rows(moment, K, Start.stretches).sum(dim=1), torch.ones(K, dtype=torch.float64))
-    with pytest.raises(ValueError, match="must not be 'random', because the mechanism itself draws"):
-        initial_rows(moment, K, Start.random)
 
 
 def test_what_is_shared_gets_what_fits_all_and_what_is_not_its_own():
