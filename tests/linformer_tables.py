@@ -17,7 +17,6 @@ from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.statistics import estimate, paired
 from attn_zoo.published import SCORE, figures
 from attn_zoo.registry import task_card
-from attn_zoo.transplant.classification_table import accuracies
 from attn_zoo.transplant.table import rows_of
 
 FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
@@ -58,13 +57,11 @@ def k_or_share() -> str:
     made, tasks = [], ("imdb", "sst2")
     for name in ("linformer_table2", "linformer_table2_longer"):
         found = measured(name)
-        rows = rows_of(found["points"])
-        (softmax,) = (row for row in rows if row.attention == "softmax")
-        for row in (row for row in rows if row.attention == "linformer"):
-            n, k = found["setting"]["length"], row.points[0]["options"]["projected_length"]
-            differences = [
-                paired(accuracies(row, each), accuracies(softmax, each)) for each in [*([task] for task in tasks), tasks]
-            ]
+        rows = rows_of(found)
+        (softmax,) = (row for row in rows if row["attention"] == "softmax")
+        for row in (row for row in rows if row["attention"] == "linformer"):
+            n, k = found["setting"]["length"], row["options"]["projected_length"]
+            differences = [paired(row.accuracies(each), softmax.accuracies(each)) for each in [*([task] for task in tasks), tasks]]
             made.append([n, k, str(Fraction(k, n)), *(one.written(".1f", 100, "+") if one else "-" for one in differences)])
     titles = [found["data"]["tasks"][task]["title"] for task in tasks]
     return tabulate(sorted(made), ["n", "k", "k / n", *titles, "mean"], tablefmt="github", disable_numparse=True)

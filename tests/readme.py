@@ -58,8 +58,7 @@ from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME, pack
 from attn_zoo.registry import attentions, card, task_card
-from attn_zoo.transplant.classification_table import classification_table
-from attn_zoo.transplant.table import transplant_table
+from attn_zoo.transplant.table import classification_table, transplant_table
 
 README = ROOT / "README.md"
 PAGES = {

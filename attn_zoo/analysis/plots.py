@@ -29,8 +29,6 @@ _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5
 
 Row = Mapping[str, Any]
 """Row of the result of ``attn-zoo analyze error``."""
-Look = tuple[str, str]
-"""Colour and marker of a line."""
 
 
 @contextmanager
@@ -194,7 +192,7 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
         return save(figure, folder / "error.png", folder / "error.svg")
 
 
-def _looks(lines: Sequence[Sequence[Row]]) -> list[Look]:
+def _looks(lines: Sequence[Sequence[Row]]) -> list[tuple[str, str]]:
     """Return the colour and marker of each line. Up to ``_NAMED`` lines have a look of their own: first lines with several rows,
     then those with the smallest errors. All other lines are grey."""
     order = sorted(range(len(lines)), key=lambda at: (lines[at][0]["control"], len(lines[at]) == 1))
@@ -232,7 +230,7 @@ def _axes(axes: Any, found: Mapping[str, Any], rows: Sequence[Row]) -> tuple[flo
     return zero, floor
 
 
-def _marker(row: Row, look: Look) -> dict[str, Any]:
+def _marker(row: Row, look: tuple[str, str]) -> dict[str, Any]:
     """Return the style of a point. Rows with untrained parameters have hollow markers."""
     colour, marker = look
     shape = "v" if row["error"] <= _EXACT else "o" if marker == "." else marker
@@ -259,7 +257,7 @@ def _name(line: Sequence[Row]) -> str:
     return f"{line[0]['attention']}, {dial} {line[0]['options'][dial]} to {line[-1]['options'][dial]}"
 
 
-def _legend(lines: Sequence[Sequence[Row]], looks: Sequence[Look]) -> list[Any]:
+def _legend(lines: Sequence[Sequence[Row]], looks: Sequence[tuple[str, str]]) -> list[Any]:
     """Return the entries of the legend: lines with a look of their own, and what grey, hollow and other markers mean."""
     from matplotlib.lines import Line2D
 

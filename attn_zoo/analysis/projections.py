@@ -40,15 +40,10 @@ KINDS: Mapping[str, str] = {
   ``pooling`` as possible.
 - ``learned``: E and F are trained to reproduce the output of softmax attention, starting from ``pooling``.
 """
-_RATE = 3e-3
-"""Learning rate of Adam for learned E and F, whose entries are of the order of k / n."""
-_BATCH = 8
-"""Number of sequences in a step of Adam."""
 _BEST = 2 / 3
 """Error ε for which Theorem 1 needs the smallest projected length, k = 5 log n / (ε² - ε³)."""
 
 Matrices = Float[Tensor, "heads k n"]
-Outputs = Float[Tensor, "sequences heads n head_dim"]
 
 
 def measure_projections(
@@ -117,7 +112,7 @@ def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
     return (inputs.query @ inputs.key.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1)
 
 
-def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
+def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Float[Tensor, "sequences heads n head_dim"]:
     """Return the output of Linformer's attention, softmax(Q (E K)ᵀ / √d) F V (Eq. 7 of the paper). Q, K and V are the queries,
     keys and values, E and F are the projections, and d is the width of a head."""
     ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
@@ -169,16 +164,16 @@ def _error(
 
 
 def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator) -> tuple[Matrices, Matrices]:
-    """Train E and F with Adam in float32 to minimise the mean squared relative error. Their initial rows are means over equal
-    segments."""
+    """Train E and F with Adam in float32 to minimise the mean squared relative error, on 8 sequences a step. Their initial rows are
+    means over equal segments."""
     sequences, heads, n, _ = fit.query.shape
     parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
     start = torch.stack([segment_means(equal_bounds(n, k))] * heads).float()
     e, f = start.clone().requires_grad_(), start.clone().requires_grad_()
-    optimizer = torch.optim.Adam([e, f], lr=_RATE)
+    optimizer = torch.optim.Adam([e, f], lr=3e-3)  # the entries of E and F are of the order of k / n
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        chosen = torch.randperm(sequences, generator=generator)[:_BATCH]
+        chosen = torch.randperm(sequences, generator=generator)[:8]
         query, key, value, exact = (part[chosen] for part in parts)
         optimizer.zero_grad()
         gap = project(AttentionInputs(query, key, value), e, f) - exact

@@ -16,7 +16,6 @@ from attn_zoo.data import open_text, read_jsonl
 from attn_zoo.data.labelled_text import check_texts
 
 _SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
-_PACKED = (".xz", ".gz")
 
 CHARACTERS_PER_TOKEN = 16
 """Upper bound on characters per token in ordinary text. It limits the text that is given to a tokenizer."""
@@ -110,7 +109,7 @@ def _next_word(text: str, at: int) -> int:
 
 
 def _kind(file: Path) -> str:
-    suffixes = [suffix for suffix in file.suffixes if suffix not in _PACKED]
+    suffixes = [suffix for suffix in file.suffixes if suffix not in (".xz", ".gz")]
     return suffixes[-1] if suffixes else ""
 
 

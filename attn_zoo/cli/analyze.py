@@ -34,8 +34,6 @@ _MODELS = (
 _PLAIN = "analyze compares mechanisms in their plain form"
 _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale": 1.0}
 """Default sizes and scale of random inputs."""
-_FRACTIONS = (32, 16, 8, 4, 2)
-"""Default values of n / k: the length divided by the projected length."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +198,7 @@ def _projections(parsed: argparse.Namespace) -> int:
         subject = _load(parsed, name)
         layers = _layers_of(subject)
         n = layers[0].geometry.keys
-        lengths = parsed.k or sorted({n // part for part in _FRACTIONS if n // part})
+        lengths = parsed.k or sorted({n // part for part in (32, 16, 8, 4, 2) if n // part})
         facts = {"model": subject.name, "weights": subject.weights, "data": subject.data, "length": n}
         models.append({**facts, "sequences": len(subject.batches), **measure_projections(layers, lengths, seed=parsed.seed)})
     found = {"analysis": "projections", "models": models, "environment": describe_environment("cpu")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ from attn_zoo.rows import RowName, hyperparameters, option, read_rows, rows_of, 
 from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import FORMATS, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
-from attn_zoo.transplant.classification_table import classification_table
-from attn_zoo.transplant.classify import labelled
 from attn_zoo.transplant.plot import plot_transplant
-from attn_zoo.transplant.record import begin, earlier, joined
-from attn_zoo.transplant.table import transplant_table
+from attn_zoo.transplant.record import begin, earlier, joined, key_of
+from attn_zoo.transplant.table import classification_table, transplant_table
+from attn_zoo.transplant.texts import labelled
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Keys(Setting):
     seed: str = option("1", "seed of random mechanisms and of the order of passages, or several seeds")
     train: list[str] = option([], "files or folders of training text, with equally many passages from each")
     test: list[str] = option([], "files or folders of test text (default for train and test: Python's language reference)")
-    pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and optionally label")
+    pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and label")
     classify: str = option("", "tasks to fine-tune each student on: sst2, mrpc, imdb, qnli, qqp; NAME or NAME[OPTION=VALUE,...]")
     format: str = option("terminal", "format of the table: terminal or github")
     output: str | None = option(None, "JSON file for the record; a command with the same settings adds to it")
@@ -83,9 +82,8 @@ def transplant_command(words: Sequence[str]) -> int:
         raise ValueError(f"{twice[0]}= must be given once; got it twice. Leave one of them out")
     given = read_keys("transplant", words, Keys, texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
-    starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
-    if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"init= and seed= must not list a value twice; got init={keys.init} seed={keys.seed}")
+    starts = list(dict.fromkeys(map(_start, keys.init.split(","))))
+    seeds = list(dict.fromkeys(map(_seed, keys.seed.split(","))))
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in FORMATS:
         raise UnknownNameError("format", keys.format, FORMATS)
@@ -115,14 +113,14 @@ def _seed(text: str) -> int:
     return seed
 
 
-def _stated(part: RowName) -> RowName:
-    return replace(part, options=stated_options(card(part.attention), part.options))
-
-
 def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: Sequence[int]) -> int:
     setting = Setting(**{key.name: getattr(keys, key.name) for key in fields(Setting)})
+
+    def stated(part: RowName) -> RowName:
+        return replace(part, options=stated_options(card(part.attention), part.options))
+
     candidates = [
-        Candidate(row.attention, row.changed(_stated).options, curve, str(row))
+        Candidate(row.attention, row.changed(stated).options, curve, str(row))
         for row, curve in zip(rows, hyperparameters(rows), strict=True)
     ]
     output, pairs = (None if given is None else Path(given) for given in (keys.output, keys.pairs))
@@ -130,10 +128,10 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
         check_output("output", output)
     named_tasks = _tasks(keys.classify)
     train, test = ([Path(text) for text in texts] for texts in (keys.train, keys.test))
-    for path in [*train, *test, *([] if pairs is None else [pairs])]:
+    for path in [*train, *test, *([pairs] if pairs else [])]:
         if not path.exists():
             raise FileNotFoundError(f"the file or folder {path} does not exist. Name an existing text file or folder")
-    teacher = load_teacher(setting.model, setting.length, weights=setting.weights)
+    teacher = load_teacher(setting.model, setting.length)
     takes = check(teacher, candidates, starts, setting, padded=pairs is not None or bool(keys.classify))
     trials = [
         Trial(candidate, how, seed)
@@ -149,8 +147,8 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
     environment = {**describe_environment("cpu"), "denormals_flushed": flushes_denormals()}
     found = begin(setting, teacher, material, environment)
     found = found if output is None else earlier(output, found)
-    done = {(point["label"], point["init"], point["seed"]) for point in found["points"]}
-    if left := [trial for trial in trials if trial.key not in done]:
+    done = {key_of(point) for point in found["points"]}
+    if left := [trial for trial in trials if (trial.candidate.label, trial.init, trial.seed) not in done]:
         try:
             _do(found, output, setting, teacher, material, left)
         except KeyboardInterrupt:
@@ -182,7 +180,7 @@ def _do(
     before = len(found["points"])
     with Work("transplant", len(left)) as work:
         bench = Bench(setting, teacher, material, left, lambda line: work.update(len(found["points"]) - before, line))
-        found["reference"] = asdict(bench.reference)
+        found["reference"] = bench.exam.teacher
         for at, point in enumerate(bench.points(), 1):
             found["points"].append(point)
             found["complete"] = at == len(left)

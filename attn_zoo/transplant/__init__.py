@@ -3,8 +3,8 @@
 from attn_zoo.analysis.starts import Start
 from attn_zoo.transplant.encoder import Teacher, load_teacher
 from attn_zoo.transplant.experiment import STAGES, Bench, check, swap
-from attn_zoo.transplant.material import Material, gather
 from attn_zoo.transplant.setting import Candidate, Setting, Trial
+from attn_zoo.transplant.texts import Material, gather
 
 __all__ = [
     "STAGES",

@@ -12,12 +12,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.analysis.sources import load_subject
-from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers.sites import sites
-from attn_zoo.transplant.passages import Passages
+from attn_zoo.transplant.texts import Passages
 
 BATCH = 16
 """Number of passages per batch in computations without gradients."""
+
+Answers = tuple[Float[Tensor, "passages length dim"], Float[Tensor, "passages length width"]]
+"""Inputs and outputs of one attention module of the teacher for all passages, in float16 to save memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,11 +33,11 @@ class Teacher:
     """Description of the weights, such as ``pretrained``."""
 
 
-def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
+def load_teacher(model: str, length: int) -> Teacher:
     """Return an encoder of the library transformers with its tokenizer.
 
     Args:
-        model: ``minilm``, a folder with a model of transformers or, with ``weights=pretrained``, a name on the Hugging Face hub.
+        model: ``minilm``, or a folder with a model of transformers.
         length: maximum length of a passage in tokens. The model must have at least as many positions.
 
     Raises:
@@ -46,37 +48,29 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
     """
     if model.startswith("timm/"):
         raise ValueError(f"the encoder must be minilm or a folder with a text encoder of transformers; got {model!r}")
-    subject = load_subject(model, 1, length, weights=weights, seed=seed)
+    subject = load_subject(model, 1, length)
     from transformers import AutoTokenizer
 
     loaded: Any = subject.model
-    if any(site.causal or site.crosses for site in sites(loaded)):
+    places = sites(loaded)
+    if any(site.causal or site.crosses for site in places):
         raise ValueError(
             f"{subject.name} must be an encoder, but it has causal attention or cross-attention. Give minilm, a BERT or a "
             "similar model"
         )
-    if any("position_embeddings" in inspect.signature(site.module.forward).parameters for site in sites(loaded)):
+    if any("position_embeddings" in inspect.signature(site.module.forward).parameters for site in places):
         raise ValueError(
             f"{subject.name} must not have rotary positions outside of its attention modules, because only these modules are "
             "distilled. Give minilm or a BERT"
         )
-    if len(sites(loaded)) < getattr(loaded.config, "num_hidden_layers", 0):
+    if len(places) < getattr(loaded.config, "num_hidden_layers", 0):
         raise ValueError(
             f"each layer of {subject.name} must have an attention module of its own, because layers are distilled one at a "
             "time. Give minilm or a BERT"
         )
-    tokenizer = AutoTokenizer.from_pretrained(
-        loaded.name_or_path, local_files_only=weights != "pretrained", trust_remote_code=False
-    )
-    if not tokenizer.is_fast:
-        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages. Give a model with a tokenizer.json")
+    tokenizer = AutoTokenizer.from_pretrained(loaded.name_or_path, local_files_only=True, trust_remote_code=False)
     loaded.set_attn_implementation("sdpa")
     return Teacher(loaded.eval().requires_grad_(False), tokenizer, subject.name, subject.weights)
-
-
-def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Return the sentence embedding of each passage, as in all-MiniLM: ``mean_hidden``, scaled to Euclidean norm 1."""
-    return F.normalize(mean_hidden(model, passages), dim=-1)
 
 
 def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
@@ -84,6 +78,11 @@ def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+
+
+def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
+    """Return the sentence embedding of each passage, as in all-MiniLM: ``mean_hidden``, scaled to Euclidean norm 1."""
+    return F.normalize(mean_hidden(model, passages), dim=-1)
 
 
 @torch.no_grad()
@@ -101,14 +100,6 @@ def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passa
     return torch.cat(parts)[order.argsort()]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answers:
-    """Inputs and outputs of one attention module of the teacher for all passages, in float16 to save memory."""
-
-    hidden: Float[Tensor, "passages length dim"]
-    answer: Float[Tensor, "passages length width"]
-
-
 @torch.no_grad()
 def answers_of(model: Any, passages: Passages) -> list[Answers]:
     """Return the inputs and outputs of every attention module for these passages, in the order of the modules in the model."""
@@ -117,7 +108,7 @@ def answers_of(model: Any, passages: Passages) -> list[Answers]:
     def capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         inputs, outputs = captured[module]
         inputs.append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
-        outputs.append(first_of(output).half())
+        outputs.append(_first_of(output).half())
 
     handles = [module.register_forward_hook(capture, with_kwargs=True) for module in captured]
     try:
@@ -126,16 +117,15 @@ def answers_of(model: Any, passages: Passages) -> list[Answers]:
     finally:
         for handle in handles:
             handle.remove()
-    return [Answers(torch.cat(inputs), torch.cat(outputs)) for inputs, outputs in captured.values()]
-
-
-def first_of(output: Any) -> Tensor:
-    """Return the output of an attention module, without the attention weights that most modules return with it."""
-    answer = output[0] if isinstance(output, tuple) else output
-    assert isinstance(answer, Tensor)
-    return answer
+    return [(torch.cat(inputs), torch.cat(outputs)) for inputs, outputs in captured.values()]
 
 
 def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
     """Return the output of an attention module of a student for given hidden states. ``valid`` is True for real tokens."""
-    return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))
+    return _first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))
+
+
+def _first_of(output: Any) -> Tensor:
+    """Return the output of an attention module, without the attention weights that most modules return with it."""
+    first: Tensor = output[0] if isinstance(output, tuple) else output
+    return first

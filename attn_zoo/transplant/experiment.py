@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,14 +13,12 @@ import torch
 from attn_zoo.analysis.starts import Start
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers import replace_attention, zoo_layers
-from attn_zoo.transplant.classify import classify, timed
-from attn_zoo.transplant.cost import counted_flops, spent
 from attn_zoo.transplant.encoder import Teacher, answers_of, embed
-from attn_zoo.transplant.material import Material
-from attn_zoo.transplant.quality import Exam, Quality
+from attn_zoo.transplant.measures import Exam, counted_flops, spent, timed
 from attn_zoo.transplant.setting import Candidate, Setting, Trial
 from attn_zoo.transplant.starts import second_moments, start, takes_start
-from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tune
+from attn_zoo.transplant.texts import Material
+from attn_zoo.transplant.training import DivergedError, classify, distil, layer_errors, tune
 
 STAGES = ("swap", "distilled", "tuned")
 HELD_OUT = 1 / 16
@@ -86,27 +83,21 @@ class Bench:
     def __init__(
         self, setting: Setting, teacher: Teacher, material: Material, trials: Sequence[Trial], tell: Callable[[str], None]
     ) -> None:
-        self.setting, self.teacher, self.trials, self.tell = setting, teacher, trials, tell
+        self.setting, self.teacher, self.material, self.trials, self.tell = setting, teacher, material, trials, tell
         count = max(1, round(len(material.learn) * HELD_OUT))
         held_out = torch.zeros(len(material.learn), dtype=torch.bool)
         held_out[torch.arange(count) * len(material.learn) // count] = True
         self.learn, self.held = material.learn[~held_out], material.learn[held_out]
         tell("the teacher's outputs on the passages")
-        self.answers = answers_of(teacher.model, self.learn) if setting.distil_steps else []
-        self.held_answers = answers_of(teacher.model, self.held)
-        self.targets = embed(teacher.model, self.learn, trim=True)
-        self.moments = second_moments(teacher.model, self.learn) if any(trial.start for trial in trials) else []
-        self.exam = Exam(teacher.model, material.test, material.pairs, material.same)
-        self.test, self.tasks = material.test, material.tasks
-        self.one = material.test[:1]
-        teacher.model.set_attn_implementation("eager")  # the counter does not count fused attention
-        self.teacher_flops = counted_flops(teacher.model, self.one)
-        teacher.model.set_attn_implementation("sdpa")
-
-    @property
-    def reference(self) -> Quality:
-        """Quality of the teacher, measured in the same way as that of its students."""
-        return self.exam.teacher
+        model = teacher.model
+        self.answers = answers_of(model, self.learn) if setting.distil_steps else []
+        self.held_answers = answers_of(model, self.held)
+        self.targets = embed(model, self.learn, trim=True)
+        self.moments = second_moments(model, self.learn) if any(trial.start for trial in trials) else []
+        self.exam = Exam(model, material)
+        model.set_attn_implementation("eager")  # the counter does not count fused attention
+        self.teacher_flops = counted_flops(model, material.test[:1])
+        model.set_attn_implementation("sdpa")
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Run the trials, and yield the result of each trial as a dictionary, called a point. If the training of a student
@@ -123,15 +114,10 @@ class Bench:
             yield point
 
     def _point(self, trial: Trial) -> dict[str, Any]:
-        candidate, setting = trial.candidate, self.setting
-        student = swap(self.teacher, candidate, setting.length, trial.seed)
+        candidate = trial.candidate
+        student = swap(self.teacher, candidate, self.setting.length, trial.seed)
         stack = zoo_layers(student)
-        trim = all(mechanism.card.can.any_length or mechanism.card.can.shorter for mechanism in stack)
-        same = all(mechanism.card.name == "softmax" and mechanism.options == mechanism.card.options() for mechanism in stack)
-        kept = None
-        if trial.start is not None:
-            layers = [(mechanism, moment) for mechanism, moment in zip(stack, self.moments, strict=True) if takes_start(mechanism)]
-            kept = start([mechanism for mechanism, _ in layers], [moment for _, moment in layers], trial.start)
+        kept = None if trial.start is None else start(stack, self.moments, trial.start)
         point: dict[str, Any] = {
             "label": candidate.label,
             "attention": candidate.attention,
@@ -141,42 +127,40 @@ class Bench:
             "init": trial.init,
             "seed": trial.seed,
             "moment_kept": kept,
-            "cost": asdict(spent(student, self.teacher_flops, self.one)),
+            "cost": spent(student, self.teacher_flops, self.material.test[:1]),
             "stages": {},
             "layer_errors": {},
             "seconds": {},
             "failed": None,
         }
-        generator = torch.Generator().manual_seed(trial.seed)
         try:
-            for stage in STAGES:
-                if stage != "swap" and not same:
-                    began = time.perf_counter()
-                    self._train(student, stage, generator)
-                    point["seconds"][stage] = time.perf_counter() - began
-                point["layer_errors"][stage] = layer_errors(student, self.held_answers, self.held)
-                point["stages"][stage] = asdict(self.exam.grade(student, trim=trim))
-            if self.tasks:
-                self._classify(point, student, trim)
+            self._train(point, student)
         except DivergedError as error:
             point["failed"] = str(error)
         return point
 
-    def _classify(self, point: dict[str, Any], student: Any, trim: bool) -> None:
-        """Add to a point the accuracy on every classification task, and the seconds of forward passes."""
-        point["passes"], point["accuracy"] = timed(self.teacher.model, student, self.test), {}
-        for task in self.tasks:
+    def _train(self, point: dict[str, Any], student: Any) -> None:
+        """Train a student, and add its quality at every stage to its point. With classification tasks, also add its accuracy on
+        each, and the seconds of forward passes."""
+        stack, setting = zoo_layers(student), self.setting
+        same = all(mechanism.card.name == "softmax" and mechanism.options == mechanism.card.options() for mechanism in stack)
+        trim = all(mechanism.card.can.any_length or mechanism.card.can.shorter for mechanism in stack)
+        generator = torch.Generator().manual_seed(point["seed"])
+        for stage in STAGES:
+            began = time.perf_counter()
+            if stage == "distilled" and not same:
+                distil(student, self.answers, self.learn, setting, generator)
+            elif stage == "tuned" and not same:
+                tune(student, self.targets, self.learn, setting, generator)
+            if stage != "swap" and not same:
+                point["seconds"][stage] = time.perf_counter() - began
+            point["layer_errors"][stage] = layer_errors(student, self.held_answers, self.held)
+            point["stages"][stage] = self.exam.grade(student, trim=trim)
+        if not self.material.tasks:
+            return
+        point["passes"], point["accuracy"] = timed(self.teacher.model, student, self.material.test), {}
+        for task in self.material.tasks:
             self.tell(f"{point['label']}, seed {point['seed']}: classification, {task.name}")
             began = time.perf_counter()
-            point["accuracy"][task.name] = classify(student, task, self.setting, trim=trim, seed=point["seed"])
+            point["accuracy"][task.name] = classify(student, task, setting, trim=trim, seed=point["seed"])
             point["seconds"][task.name] = time.perf_counter() - began
-
-    def _train(self, student: Any, stage: str, generator: torch.Generator) -> None:
-        s, distils = self.setting, stage == "distilled"
-        rate = s.distil_rate if distils else s.tune_rate
-        steps: dict[str, Any] = {"steps": s.distil_steps if distils else s.tune_steps, "batch": s.batch, "generator": generator}
-        steps |= {"rate": rate, "mechanism_rate": rate * s.mechanism_factor}
-        if distils:
-            distil(student, self.answers, self.learn, trains=s.trains, **steps)
-        else:
-            tune(student, self.targets, self.learn, **steps)

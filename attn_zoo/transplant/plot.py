@@ -10,30 +10,29 @@ from statistics import fmean
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, check_plot, save, settings
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings
 from attn_zoo.transplant.experiment import STAGES
 from attn_zoo.transplant.table import WORDS, Row, rows_of
 
 _MARKERS = ("o", "s", "^", "D", "P", "X", "v")
-_SIZE = (11.5, 5.3)
 
 
 def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
     """Write the plot of a transplant's record to a file. Equal records give equal SVG files, byte for byte.
 
     Raises:
-        ValueError: the record has no result, or ``check_plot`` does not accept the path.
+        ValueError: the record has no result.
     """
-    check_plot(path)
-    rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
+    rows = [row for row in rows_of(found) if row.values("swap", "spearman")]
     if not rows:
         raise ValueError("there is nothing to plot, because no mechanism has a score. Leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 
-    lines = _lines(rows)
+    groups = grouped(((row["attention"], row["init"], row["dial"]), row) for row in rows)
+    lines = [sorted(line, key=lambda row: row.share) for line in groups.values()]
     with matplotlib.rc_context(settings("transplant")):
-        figure = Figure(figsize=_SIZE)
+        figure = Figure(figsize=(11.5, 5.3))
         title = "What of a trained encoder's similarities is kept when its attention is replaced"
         figure.text(0.012, 0.975, title, va="top", fontsize=12, fontweight="bold")
         caption = textwrap.fill(_caption(found), width=190)
@@ -56,60 +55,54 @@ def _caption(found: Mapping[str, Any]) -> str:
     )
 
 
-def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Group rows into lines by mechanism, initialisation and varied option. Sort each line by cost."""
-    lines = grouped(((row.attention, row.init, row.dial), row) for row in rows)
-    return [sorted(line, key=lambda row: row.cost.share) for line in lines.values()]
-
-
-def _name(line: Sequence[Row], inits: bool) -> str:
-    first = line[0]
-    words = first.label if first.dial is None or len(line) == 1 else f"{first.attention}, {first.dial}"
-    return f"{words}, init {first.init}" if first.init and inits else words
-
-
 def _draw(panel: Any, stage: str, lines: Sequence[Sequence[Row]]) -> None:
-    inits = len({line[0].init for line in lines if line[0].init}) > 1
+    """Draw all lines of one stage. Controls and mechanisms without FLOPs are horizontal lines."""
+    inits = len({line[0]["init"] for line in lines if line[0]["init"]}) > 1
     panel.axhline(1.0, color=INK, linewidth=1.2, label="teacher (softmax)")
     coloured = 0
     for line in lines:
-        at = None if line[0].control else coloured
-        coloured += at is not None
-        if any(row.values(stage, "spearman") for row in line):
-            _draw_line(panel, stage, line, _name(line, inits), at)
+        first, measured = line[0], [row for row in line if row.values(stage, "spearman")]
+        colour, marker = (MUTED, "") if first["control"] else (SERIES[coloured % len(SERIES)], _MARKERS[coloured % len(_MARKERS)])
+        coloured += not first["control"]
+        if not measured:
+            continue
+        name = first["label"] if first["dial"] is None or len(line) == 1 else f"{first['attention']}, {first['dial']}"
+        name = f"{name}, init {first['init']}" if first["init"] and inits else name
+        if marker and first.share:
+            _draw_curve(panel, stage, measured, name, colour, marker)
+        else:
+            words = f"{name} (no matrix product)" if marker else f"{name} (control)"
+            height = fmean(measured[0].values(stage, "spearman"))
+            panel.axhline(height, color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=words)
     panel.set_title(WORDS[stage].capitalize(), fontsize=10, loc="left")
     panel.grid(color=GRID, linewidth=0.6)
 
 
-def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int | None) -> None:
-    """Draw a line; ``at`` is its colour index, or None for a control. Controls and mechanisms without FLOPs are horizontal
-    lines."""
-    colour = MUTED if at is None else SERIES[at % len(SERIES)]
-    found = [(row, values) for row in line if (values := row.values(stage, "spearman"))]
-    heights = [fmean(values) for _, values in found]
-    if at is None or line[0].cost.share == 0:
-        words = f"{name} (control)" if at is None else f"{name} (no matrix product)"
-        panel.axhline(heights[0], color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=words)
-        return
-    places = [100 * row.cost.share for row, _ in found]
+def _draw_curve(panel: Any, stage: str, line: Sequence[Row], name: str, colour: str, marker: str) -> None:
+    """Draw a line over the cost, with bars from the lowest to the highest seed."""
+    scores = [row.values(stage, "spearman") for row in line]
+    places, heights = [row.share for row in line], [fmean(values) for values in scores]
     reach = [  # clamped to 0: rounding may move the mean of equal numbers beyond them
-        [max(0.0, height - min(values)) for height, (_, values) in zip(heights, found, strict=True)],
-        [max(0.0, max(values) - height) for height, (_, values) in zip(heights, found, strict=True)],
+        [max(0.0, height - min(values)) for height, values in zip(heights, scores, strict=True)],
+        [max(0.0, max(values) - height) for height, values in zip(heights, scores, strict=True)],
     ]
     style: dict[str, Any] = {"linewidth": 1.4, "elinewidth": 1.0, "capsize": 2.5, "zorder": 3}
     style |= {"markersize": 5.5, "markerfacecolor": PAPER, "markeredgewidth": 1.3}
-    panel.errorbar(places, heights, yerr=reach, color=colour, marker=_MARKERS[at % len(_MARKERS)], label=name, **style)
+    panel.errorbar(places, heights, yerr=reach, color=colour, marker=marker, label=name, **style)
     small: dict[str, Any] = {"xytext": (5, 5), "textcoords": "offset points", "fontsize": 7, "color": colour}
-    for (row, _), place, height in zip(found, places, heights, strict=True):
-        if row.dial is not None:
-            panel.annotate(str(row.options[row.dial]), (place, height), **small)
+    for row, *place in zip(line, places, heights, strict=True):
+        if row["dial"] is not None:
+            panel.annotate(str(row["options"][row["dial"]]), place, **small)
 
 
 def _axes(panels: Any, rows: Sequence[Row]) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    shares = sorted({round(100 * row.cost.share, 1) for row in rows if not row.control and row.cost.share}) or [100.0]
-    ticks = _apart(shares)
+    shares = sorted({round(row.share, 1) for row in rows if not row["control"] and row.share}) or [100.0]
+    ticks: list[float] = []
+    for share in shares:
+        if not ticks or share > 1.2 * ticks[-1]:  # a fifth apart, so that labels do not overlap
+            ticks.append(share)
     panels[0].set_ylabel("Spearman's correlation with the teacher", fontsize=9)
     low = min(0.0, *(value for row in rows for stage in STAGES for value in row.values(stage, "spearman")))
     for panel in panels:
@@ -120,12 +113,3 @@ def _axes(panels: Any, rows: Sequence[Row]) -> None:
         panel.set_xticklabels([f"{share:g}" for share in ticks])
         panel.set_ylim(low - 0.02, 1.06)
         panel.set_xlabel("attention FLOPs, % of softmax's", fontsize=9)
-
-
-def _apart(shares: Sequence[float]) -> list[float]:
-    """Return the shares that are at least a fifth above the previous one, so that their labels do not overlap."""
-    kept: list[float] = []
-    for share in shares:
-        if not kept or share > 1.2 * kept[-1]:
-            kept.append(share)
-    return kept

@@ -10,8 +10,8 @@ from typing import Any
 from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.result_files import TRANSPLANT_SCHEMA, read_transplant
 from attn_zoo.transplant.encoder import Teacher
-from attn_zoo.transplant.material import Material
 from attn_zoo.transplant.setting import Setting
+from attn_zoo.transplant.texts import Material
 
 _COMMON = ("setting", "data", "teacher")
 """Fields that must be equal in all records of a table."""
@@ -22,19 +22,14 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
     """Return a new record of a transplant. Its fields ``points`` (results of trials) and ``reference`` (quality of the teacher)
     are filled in later."""
     attending = sites(teacher.model)
+    shape = {"layers": len(attending), "heads": attending[0].heads, "head_dim": attending[0].head_dim}
     return {
         "schema": TRANSPLANT_SCHEMA,
         "experiment": "transplant",
         "complete": False,
         "setting": setting.to_dict(),
         "data": dict(material.facts),
-        "teacher": {
-            "name": teacher.name,
-            "weights": teacher.weights,
-            "layers": len(attending),
-            "heads": attending[0].heads,
-            "head_dim": attending[0].head_dim,
-        },
+        "teacher": {"name": teacher.name, "weights": teacher.weights, **shape},
         "reference": None,
         "environment": {**environment, "transformers": version("transformers")},
         "points": [],
@@ -62,12 +57,8 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
             "file must have the same settings. Name another file with output="
         )
     points = [point for point in found["points"] if point["failed"] is None]
-    return {
-        **found,
-        "environment": wanted["environment"],
-        "complete": found["complete"] and len(points) == len(found["points"]),
-        "points": points,
-    }
+    complete = found["complete"] and len(points) == len(found["points"])
+    return {**found, "environment": wanted["environment"], "complete": complete, "points": points}
 
 
 def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -83,7 +74,11 @@ def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 f"records of one table must have the same settings, but these differ in {part}. Show them in two tables"
             )
     points = [point for record in records for point in record["points"]]
-    keys = [(point["label"], point["init"], point["seed"]) for point in points]
-    if len(set(keys)) < len(keys):
+    if len({key_of(point) for point in points}) < len(points):
         raise ValueError("each student must be in one record only, but two records hold the same student. Give each file once")
     return {**first, "complete": all(record["complete"] for record in records), "points": points}
+
+
+def key_of(point: Mapping[str, Any]) -> tuple[str, str | None, int]:
+    """Return the label, initialisation and seed of a point, which identify it within one setting."""
+    return point["label"], point["init"], point["seed"]

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.starts import Start
 from attn_zoo.rows import option
-from attn_zoo.transplant.passages import SHORTEST
-from attn_zoo.transplant.training import Trains
 
+SHORTEST = 8
+"""Minimum number of tokens of a shortened passage, including special tokens."""
 _LEAST = {
-    **{"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1},
+    **{"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, "distil_steps": 0, "tune_steps": 0},
     **{"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2},
 }
 """Least values of settings that are counts."""
+
+
+class Trains(Enum):
+    """Parameters that distillation trains."""
+
+    mechanism = "mechanism"
+    """Only the parameters of the mechanism."""
+    attention = "attention"
+    """The parameters of the mechanism, and the projections of queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +49,6 @@ class Setting:
     """
 
     model: str = option("minilm", "minilm, or a folder with a text encoder of transformers")
-    weights: str = option(
-        "auto", "auto: trained weights on this machine; pretrained: trained, downloaded if needed; random: untrained"
-    )
     length: int = option(256, "number of tokens per passage, including special tokens")
     passages: int = option(384, "number of training passages")
     tests: int = option(128, "number of test passages, in consecutive pairs")
@@ -70,8 +77,6 @@ class Setting:
             raise ValueError(f"tests must be even, because the passages come in pairs; got {self.tests}")
         if not 0.0 <= self.short <= 1.0:
             raise ValueError(f"short must be from 0 to 1, because it is the share of passages that are cut short; got {self.short}")
-        if self.distil_steps < 0 or self.tune_steps < 0:
-            raise ValueError(f"distil_steps and tune_steps must be at least 0; got {self.distil_steps} and {self.tune_steps}")
         for name in ("distil_rate", "tune_rate", "mechanism_factor", "classify_rate"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a positive number; got {getattr(self, name)}")
@@ -96,8 +101,3 @@ class Trial:
     def init(self) -> str | None:
         """Name of the initialisation of the matrices E and F. None if the mechanism has no such matrices."""
         return None if self.start is None else self.start.value
-
-    @property
-    def key(self) -> tuple[str, str | None, int]:
-        """Label, initialisation and seed, which identify the trial within one setting."""
-        return self.candidate.label, self.init, self.seed

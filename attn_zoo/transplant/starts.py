@@ -12,9 +12,9 @@ from torch import Tensor
 from attn_zoo.analysis.capture import attention_inputs
 from attn_zoo.analysis.starts import Start, initial_rows
 from attn_zoo.attention.low_rank._projections import LowRankAttention, MatrixMap, Sharing
-from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.contract import Attention
 from attn_zoo.transplant.encoder import BATCH
-from attn_zoo.transplant.passages import Passages
+from attn_zoo.transplant.texts import Passages
 
 
 @torch.no_grad()
@@ -43,27 +43,23 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
     because the weight of projected value s is computed from projected key s. The kind ``random`` changes nothing.
 
     Args:
-        stack: mechanisms of one model, in order. A matrix that layers share is computed from the sum of their moments.
+        stack: mechanisms of one model, in order. Those without such matrices are left as they are. A matrix that layers share is
+            computed from the sum of their moments.
         moments: second moments of the keys in the same layers.
         how: kind of initialisation.
 
     Returns:
-        For each layer, the share of the keys' second moment that E preserves, averaged over heads.
-
-    Raises:
-        UnsupportedError: a mechanism has no matrices E and F.
+        For each layer with such matrices, the share of the keys' second moment that E preserves, averaged over heads.
     """
+    layers = [(mechanism, moment) for mechanism, moment in zip(stack, moments, strict=True) if takes_start(mechanism)]
     kept = []
-    for at, (mechanism, moment) in enumerate(zip(stack, moments, strict=True)):
-        if not takes_start(mechanism):
-            raise UnsupportedError(
-                f"init= needs a mechanism with the matrices E and F, and {mechanism.card.name} has none. Leave init= out"
-            )
-        whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
+    for at, (mechanism, moment) in enumerate(layers):
+        shared = mechanism.options.sharing is Sharing.layerwise
+        whole = torch.stack([each for _, each in layers]).sum(dim=0) if shared else moment
         shares = []
         for map_ in mechanism.maps:
             assert isinstance(map_, MatrixMap)
-            owner = mechanism.options.sharing is not Sharing.layerwise or at == 0
+            owner = not shared or at == 0
             for copy in range(map_.weight.shape[1]):
                 own = [map_.heads[copy]] if map_.weight.shape[1] > 1 else list(map_.heads)
                 if owner and how is not Start.random:

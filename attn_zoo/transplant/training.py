@@ -1,15 +1,16 @@
 """Training of a student. First each attention module is trained to imitate that of the teacher (distillation), then the whole
-student is fine-tuned."""
+student is fine-tuned: to embed passages as the teacher does, or to classify text as in Table 2 of the Linformer paper."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -17,33 +18,16 @@ from attn_zoo.contract import auxiliary_loss
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.integrations.transformers.attached import Attached
 from attn_zoo.integrations.transformers.sites import sites
-from attn_zoo.transplant.encoder import BATCH, Answers, answer, embedding
-from attn_zoo.transplant.passages import Passages
-
-
-class Trains(Enum):
-    """Parameters that distillation trains."""
-
-    mechanism = "mechanism"
-    """Only the parameters of the mechanism."""
-    attention = "attention"
-    """The parameters of the mechanism, and the projections of queries, keys and values."""
+from attn_zoo.transplant.encoder import BATCH, Answers, answer, embedding, mean_hidden
+from attn_zoo.transplant.setting import Setting, Trains
+from attn_zoo.transplant.texts import Labelled, Passages
 
 
 class DivergedError(RuntimeError):
     """Error for a training loss or an embedding that is NaN or infinite."""
 
 
-def distil(
-    student: Any,
-    answers: Sequence[Answers],
-    passages: Passages,
-    *,
-    trains: Trains,
-    rate: float,
-    mechanism_rate: float,
-    **how: Any,
-) -> None:
+def distil(student: Any, answers: Sequence[Answers], passages: Passages, setting: Setting, generator: torch.Generator) -> None:
     """Train every attention module of the student to reproduce the teacher's output for the teacher's inputs, separately for each
     layer.
 
@@ -51,29 +35,27 @@ def distil(
 
     Args:
         answers: inputs and outputs of the teacher's modules for ``passages``, in the order of the student's modules.
-        rate: peak learning rate of projections.
-        mechanism_rate: peak learning rate of the mechanism's own parameters.
-        **how: steps, batch and generator, as in ``fit``.
+        generator: random generator that draws the passages.
 
     Raises:
         DivergedError: a loss is not finite.
     """
     layers, own = sites(student), _own_parameters(student)
-    groups: list[dict[str, Any]] = [{"params": list(own), "lr": mechanism_rate}]
-    if trains is Trains.attention:
-        projections = dict.fromkeys(p for site in layers for p in site.module.parameters() if p not in own)
-        groups.append({"params": list(projections), "lr": rate})
-    scales = [float(layer.answer.float().var()) for layer in answers]
+    groups = [{"params": own, "lr": setting.distil_rate * setting.mechanism_factor}]
+    if setting.trains is Trains.attention:
+        projections = dict.fromkeys(p for site in layers for p in site.module.parameters() if p not in set(own))
+        groups.append({"params": list(projections), "lr": setting.distil_rate})
+    scales = [float(right.float().var()) for _, right in answers]
 
     def loss(rows: Tensor) -> Tensor:
         valid = passages.valid[rows]
         errors = []
-        for site, of, scale in zip(layers, answers, scales, strict=True):
-            gap = answer(site.module, of.hidden[rows].float(), valid) - of.answer[rows].float()
+        for site, (hidden, right), scale in zip(layers, answers, scales, strict=True):
+            gap = answer(site.module, hidden[rows].float(), valid) - right[rows].float()
             errors.append(gap[valid].square().mean() / scale)
         return torch.stack(errors).sum()
 
-    _minimise(student, groups, loss, len(passages), what="distillation", **how)
+    _minimise(student, groups, loss, "distillation", len(passages), setting.batch, setting.distil_steps, generator)
 
 
 @torch.no_grad()
@@ -81,24 +63,26 @@ def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -
     """Return the relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of the output Y of every attention module, for the teacher's inputs.
     Padding is left out."""
     errors = []
-    for site, of in zip(sites(student), answers, strict=True):
+    for site, (hidden, outputs) in zip(sites(student), answers, strict=True):
         gap = whole = 0.0
         for low in range(0, len(passages), BATCH):
             rows = slice(low, low + BATCH)
-            valid, right = passages.valid[rows], of.answer[rows].float()
-            gap += float((answer(site.module, of.hidden[rows].float(), valid) - right)[valid].square().sum())
+            valid, right = passages.valid[rows], outputs[rows].float()
+            gap += float((answer(site.module, hidden[rows].float(), valid) - right)[valid].square().sum())
             whole += float(right[valid].square().sum())
         errors.append(math.sqrt(gap / whole))
     return errors
 
 
-def tune(student: Any, targets: Float[Tensor, "passages dim"], passages: Passages, **how: Any) -> None:
+def tune(
+    student: Any, targets: Float[Tensor, "passages dim"], passages: Passages, setting: Setting, generator: torch.Generator
+) -> None:
     """Train the student, except its embedding tables, to reproduce the teacher's embeddings of passages. The loss is 1 minus the
     mean cosine similarity.
 
     Args:
         targets: normalised embeddings of the teacher.
-        **how: steps, batch, rates and generator, as in ``fit``.
+        generator: random generator that draws the passages.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -107,66 +91,88 @@ def tune(student: Any, targets: Float[Tensor, "passages dim"], passages: Passage
     def loss(rows: Tensor) -> Tensor:
         return (1 - (embedding(student, passages[rows]) * targets[rows]).sum(dim=-1)).mean()
 
-    fit(student, loss, len(passages), what="fine-tuning", **how)
+    groups = _groups(student, [], setting.tune_rate, setting.mechanism_factor)
+    _minimise(student, groups, loss, "fine-tuning", len(passages), setting.batch, setting.tune_steps, generator)
 
 
-def fit(
-    student: Any,
-    loss: Callable[[Tensor], Tensor],
-    count: int,
-    *,
-    rate: float,
-    mechanism_rate: float,
-    head: nn.Module | None = None,
-    **how: Any,
-) -> None:
-    """Train the student, except its embedding tables, with the function ``loss``.
+def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed: int) -> float:
+    """Train a copy of the student, except its embedding tables, with a linear layer on its mean hidden state, and return the
+    accuracy on the test examples.
 
     Args:
-        loss: function from indices of examples to the loss on these examples.
-        count: number of examples from which batches are drawn.
-        rate: peak learning rate of the student's parameters outside of its mechanisms.
-        mechanism_rate: peak learning rate of the parameters of mechanisms and of ``head``.
-        head: additional module to train, or None.
-        **how: name of the training for the error message (``what``), number of ``steps``, number of examples per step (``batch``),
-            and random ``generator`` that draws the examples.
+        trim: True to drop the padding that all passages of a batch share. The student must then run at any length.
 
     Raises:
         DivergedError: a loss is not finite.
     """
-    own = _own_parameters(student)
-    tables = {p for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    rest = [p for p in student.parameters() if p not in own and p not in tables]
-    fresh = [*own, *(head.parameters() if head is not None else [])]
-    groups: list[dict[str, Any]] = [{"params": fresh, "lr": mechanism_rate}, {"params": rest, "lr": rate}]
-    _minimise(student, groups, loss, count, **how)
+    generator = torch.Generator().manual_seed(seed)
+    own = copy.deepcopy(student)
+    head = nn.Linear(own.config.hidden_size, 1 + max(int(task.train_labels.max()), int(task.test_labels.max())))
+    nn.init.normal_(head.weight, std=own.config.hidden_size**-0.5, generator=generator)
+    nn.init.zeros_(head.bias)
+
+    def logits(passages: Passages) -> Tensor:
+        return head(mean_hidden(own, passages.trimmed() if trim else passages))
+
+    def loss(rows: Tensor) -> Tensor:
+        return F.cross_entropy(logits(task.train[rows]), task.train_labels[rows])
+
+    groups = _groups(own, list(head.parameters()), setting.classify_rate, setting.mechanism_factor)
+    what = f"classification, {task.name}"
+    _minimise(own, groups, loss, what, len(task.train), setting.classify_batch, setting.classify_steps, generator)
+    order = task.test.valid.sum(dim=1).argsort(stable=True)
+    with torch.no_grad():
+        answers = torch.cat([logits(batch).argmax(dim=-1) for batch in task.test[order].batches(BATCH)])
+    return float((answers == task.test_labels[order]).double().mean())
 
 
-def _own_parameters(student: Any) -> dict[nn.Parameter, None]:
+def _own_parameters(student: Any) -> list[nn.Parameter]:
     """Return the trainable parameters that the replacement of attention added to a student, each once."""
     attached = (module for module in student.modules() if isinstance(module, Attached))
-    return dict.fromkeys(p for module in attached for p in module.parameters() if p.requires_grad)
+    return list(dict.fromkeys(p for module in attached for p in module.parameters() if p.requires_grad))
+
+
+def _groups(student: Any, head: list[nn.Parameter], rate: float, factor: float) -> list[dict[str, Any]]:
+    """Return all parameters of a student but its embedding tables, in groups with their learning rates. The rate is multiplied by
+    ``factor`` for the mechanisms and for ``head``."""
+    own = _own_parameters(student)
+    tables = {p for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    rest = [p for p in student.parameters() if p not in set(own) and p not in tables]
+    return [{"params": [*own, *head], "lr": rate * factor}, {"params": rest, "lr": rate}]
 
 
 def _minimise(
     student: Any,
     groups: Sequence[dict[str, Any]],
     loss: Callable[[Tensor], Tensor],
-    count: int,
-    *,
     what: str,
-    steps: int,
+    count: int,
     batch: int,
+    steps: int,
     generator: torch.Generator,
 ) -> None:
-    """Minimise a loss with Adam. Groups of parameters may be empty. Other arguments and errors are as in ``fit``."""
+    """Minimise a loss with Adam.
+
+    Args:
+        groups: parameters with their peak learning rates, as for optimisers of PyTorch. Groups may be empty.
+        loss: function from indices of examples to the loss on these examples.
+        what: name of the training for the error message.
+        count, batch: number of all examples, and of those in each step.
+
+    Raises:
+        DivergedError: a loss is not finite.
+    """
     groups = [group for group in groups if group["params"]]
     if not groups or steps == 0:
         return
     optimiser = torch.optim.Adam(groups)
+    peaks = [group["lr"] for group in groups]
     with _trainable(student, [p for group in groups for p in group["params"]]):
         for at, rows in enumerate(_draws(count, batch, steps, generator)):
-            _set_rates(optimiser, at / steps)
+            # A linear warm-up over the first tenth of the steps, multiplied by a cosine decay to zero.
+            factor = min(1.0, (at / steps + 0.01) / 0.1) * (1 + math.cos(math.pi * at / steps)) / 2
+            for group, peak in zip(optimiser.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
             error = loss(rows)
             if not bool(error.isfinite()):
                 raise DivergedError(f"{what}: the loss became {error.item()} at step {at + 1}. Use lower learning rates")
@@ -201,10 +207,3 @@ def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> It
             order = torch.cat([order, torch.randperm(count, generator=generator)])
         yield order[:batch]
         order = order[batch:]
-
-
-def _set_rates(optimiser: torch.optim.Optimizer, done: float) -> None:
-    """Set the learning rates: a linear warm-up over the first tenth of the steps, multiplied by a cosine decay to zero."""
-    factor = min(1.0, (done + 0.01) / 0.1) * (1 + math.cos(math.pi * done)) / 2
-    for group in optimiser.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

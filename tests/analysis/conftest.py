@@ -1,4 +1,4 @@
-"""Models for analyses: small networks as a run saves them, and a small language model as a user's folder."""
+"""Models for analyses: small networks as a run saves them, and a small language model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
+from small_bert import save_small_bert
 
+from attn_zoo.analysis.text import default_text
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import save_weights
 from attn_zoo.records import ModelSpec, RunSpec
 from attn_zoo.registry import build_task, card, task_card
-
-WORDS = ["the", "attention", "of", "every", "head", "is", "a", "matrix", "and", "its", "rank", "low"]
 
 
 @pytest.fixture(scope="session")
@@ -35,29 +34,14 @@ def saved(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """Folder with a tiny BERT and a tokenizer of a few words, written by ``save_pretrained``."""
-    transformers = pytest.importorskip("transformers", reason="the extra 'text' is not installed")
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    place = tmp_path_factory.mktemp("models") / "tiny-bert"
-    vocabulary = {word: at for at, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=24, **special).save_pretrained(place)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8}
-    config = transformers.BertConfig(vocab_size=len(vocabulary), max_position_embeddings=32, initializer_range=0.7, **sizes)
-    transformers.BertModel(config).save_pretrained(place)
-    return place
+    pytest.importorskip("transformers", reason="the extra 'text' is not installed")
+    return save_small_bert(tmp_path_factory.mktemp("models") / "small-bert")
 
 
 @pytest.fixture
 def text(tmp_path) -> Path:
-    """File of 150 random words."""
+    """File with a few sentences."""
     path = tmp_path / "data" / "words.txt"
     path.parent.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    path.write_text(" ".join(WORDS[at] for at in torch.randint(len(WORDS), (150,), generator=generator)), encoding="utf-8")
+    path.write_text(default_text()[0][:800], encoding="utf-8")
     return path

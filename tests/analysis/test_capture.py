@@ -24,19 +24,8 @@ TOKENS = torch.arange(1, 15).reshape(2, 7)
 
 def classifier(attention: str = "softmax", implementation: str = "eager", **options: Any) -> TokenClassifier:
     torch.manual_seed(3)
-    return TokenClassifier(
-        vocabulary=16,
-        length=7,
-        classes=3,
-        dim=8,
-        depth=2,
-        heads=2,
-        mlp_ratio=2.0,
-        dropout=0.5,
-        attention=attention,
-        implementation=implementation,
-        options=options,
-    )
+    sizes: dict[str, Any] = {"vocabulary": 16, "length": 7, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_ratio": 2.0}
+    return TokenClassifier(**sizes, dropout=0.5, attention=attention, implementation=implementation, options=options)
 
 
 def by_hand(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, heads: int) -> torch.Tensor:

@@ -61,16 +61,10 @@ def test_causal_ones_see_no_future(inputs):
         assert found.triu(1).abs().max() < 1e-12 and found.tril().abs().sum() > 1, name
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("performer", {}),
-        ("reformer", {"chunk": 2}),
-        ("frozen_random", {}),
-        ("clustered", {"clusters": 3}),
-        ("bigbird", {"block": 2}),
-    ],
-)
+DRAWN = {"performer": {}, "reformer": {"chunk": 2}, "frozen_random": {}, "clustered": {"clusters": 3}, "bigbird": {"block": 2}}
+
+
+@pytest.mark.parametrize(("name", "options"), DRAWN.items(), ids=DRAWN)
 def test_random_ones_keep_their_draw_while_they_are_probed(inputs, name, options):
     (mechanism,), drawn = build_layers(name, [inputs], options, seed=2)
     assert drawn

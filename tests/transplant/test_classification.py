@@ -9,13 +9,12 @@ import torch
 from attn_zoo.tasks.sentences import Sst2
 
 from attn_zoo.cli import main
-from attn_zoo.cli import transplant as command
 from attn_zoo.data.labelled_text import LabelledText
 from attn_zoo.result_files import read_transplant
 from attn_zoo.transplant import Bench, Candidate, Setting, Start, Teacher, Trial, swap
-from attn_zoo.transplant.classification_table import accuracies, classification_table
-from attn_zoo.transplant.classify import Labelled, classify, labelled
-from attn_zoo.transplant.table import rows_of
+from attn_zoo.transplant.table import classification_table, rows_of
+from attn_zoo.transplant.texts import Labelled, labelled
+from attn_zoo.transplant.training import classify
 
 WORDS = ("object", "class", "value", "name", "list", "type", "line", "string")
 SOFTMAX = Candidate("softmax", {}, None, "softmax")
@@ -88,25 +87,15 @@ def test_plain_softmax_is_the_teacher_itself_and_points_hold_what_was_measured(e
 
 
 def test_the_table_holds_means_over_tasks_and_seeds(easy):
-    cost = {"attention_flops": 50, "softmax_flops": 100, "kept_bytes": 1, "softmax_kept_bytes": 1, "layers": 2, "parameters": 0}
-    cost |= {"encoder_flops": 90, "teacher_flops": 100}
+    cost = {"attention_flops": 50, "softmax_flops": 100, "encoder_flops": 90, "teacher_flops": 100}
 
     def point(seed: int, accuracy: dict[str, float]) -> dict[str, object]:
-        passes = {"student": [1.0] * 7, "teacher": [2.0] * 7}
-        same: dict[str, object] = {
-            "label": "linformer",
-            "attention": "linformer",
-            "options": {},
-            "dial": None,
-            "control": False,
-            "init": None,
-        }
-        rest = {"moment_kept": None, "cost": cost, "stages": {}, "layer_errors": {}, "failed": None}
-        return {**same, **rest, "seed": seed, "accuracy": accuracy, "passes": passes}
+        same = {"label": "linformer", "attention": "linformer", "control": False, "init": None, "cost": cost}
+        return {**same, "seed": seed, "accuracy": accuracy, "passes": {"student": [1.0] * 7, "teacher": [2.0] * 7}}
 
     points = [point(1, {"a": 0.5, "b": 0.7}), point(2, {"a": 0.6, "b": 0.8}), point(3, {"a": 0.7})]
-    (row,) = rows_of(points)
-    assert accuracies(row, ["a"]) == {1: 0.5, 2: 0.6, 3: 0.7} and accuracies(row, ["a", "b"]) == pytest.approx({1: 0.6, 2: 0.7})
+    (row,) = rows_of({"points": points})
+    assert row.accuracies(["a"]) == {1: 0.5, 2: 0.6, 3: 0.7} and row.accuracies(["a", "b"]) == pytest.approx({1: 0.6, 2: 0.7})
     facts = {"title": "A", "train": 10, "test": 4, "majority": 0.5}
     found = {"points": points, "setting": easy.to_dict(), "environment": {"threads": 2, "cpu": "a processor"}}
     found["data"] = {"tasks": {"a": facts, "b": {**facts, "title": "B"}}}
@@ -135,23 +124,3 @@ def test_the_command_classifies_and_goes_on(folder, tmp_path, capsys, monkeypatc
     assert [point["label"] for point in found["points"]] == ["softmax", "linformer[projected_length=6]"]
     assert [*found["data"]["tasks"]] == ["sst2[valid=20]"]
     assert found["setting"]["classify_steps"] == 2 and found["setting"]["classify_rate"] == 1e-4
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["classify=sst"], "sst2"),
-        (["classify=copying"], "classify= must name tasks of labelled texts"),
-        (["classify=sst2,sst2"], "must name each task once"),
-        (["classify=sst2[lenght=3]"], "length"),
-        (["classify=sst2[root=nowhere]"], "this folder must contain"),
-        (["classify=sst2", "classify_steps=0"], "classify_steps must be at least 1"),
-        (["classify=sst2", "classify_rate=0"], "classify_rate must be a positive number"),
-        (["classify=sst2", "short=0", "attention=fnet"], "leave out pairs= and classify="),
-    ],
-)
-def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):
-    monkeypatch.setattr(command, "Bench", None)
-    attention = [] if any(word.startswith("attention") for word in words) else ["attention=linformer[projected_length=6]"]
-    assert main(["transplant", f"model={folder}", "length=24", *attention, *words]) == 2
-    assert message in capsys.readouterr().err

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from attn_zoo.analysis.starts import best_bounds, initial_rows
-from attn_zoo.contract import Geometry, UnsupportedError
+from attn_zoo.contract import Geometry
 from attn_zoo.contract.length_maps import equal_bounds, segment_means
 from attn_zoo.registry import build_attention
 from attn_zoo.transplant import Start
-from attn_zoo.transplant.passages import shorten
 from attn_zoo.transplant.starts import second_moments, start
+from attn_zoo.transplant.texts import shorten
 
 N, K = 48, 8
 
@@ -115,10 +115,10 @@ def test_a_random_start_is_left_as_it_was_drawn():
 
 
 @pytest.mark.parametrize(("name", "options"), [("linformer", {"projection": "mean"}), ("nystrom", {})])
-def test_what_has_no_matrices_is_refused(name, options):
+def test_what_has_no_matrices_is_left_out(name, options):
     mechanism = build_attention(name, Geometry(2, 6, N, N), **options)
-    with pytest.raises(UnsupportedError, match=r"the matrices E and F, and .* has none"):
-        start([mechanism], [moment_of(planted(0)[0])], Start.spectrum)
+    moments = [moment_of(planted(0)[0])]
+    assert start([mechanism, *build()], moments * 2, Start.spectrum) == start(build(), moments, Start.spectrum)
 
 
 def test_second_moments_are_those_of_the_models_own_keys(teacher, material):

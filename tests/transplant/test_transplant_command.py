@@ -129,7 +129,6 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "dials.linformer.projected_length=4"], "no key of transplant is called 'dials."),
         (["attention=linformer:sdpa"], "Leave out :sdpa"),
         (["attention=linformer", "init=spectral"], "spectrum"),
-        (["attention=linformer", "init=random,random"], "must not list a value twice"),
         (["attention=linformer", "seed=x"], "seed= must list integers"),
         (["attention=linformer", "trains=all"], "mechanism, attention"),
         (["attention=linformer", "short=1.5"], "short must be from 0 to 1"),
@@ -145,6 +144,14 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "plot=out.pdf"], "plot must end in .svg or .png"),
         (["attention=linformer", "read=out.json"], "attention= and output= must not be given"),
         (["attention=fnet"], "does not support padding"),
+        (["attention=fnet", "classify=sst2", "short=0"], "leave out pairs= and classify="),
+        (["attention=linformer", "classify=sst"], "sst2"),
+        (["attention=linformer", "classify=copying"], "classify= must name tasks of labelled texts"),
+        (["attention=linformer", "classify=sst2,sst2"], "must name each task once"),
+        (["attention=linformer", "classify=sst2[lenght=3]"], "length"),
+        (["attention=linformer[projected_length=6]", "classify=sst2[root=nowhere]"], "this folder must contain"),
+        (["attention=linformer", "classify=sst2", "classify_steps=0"], "classify_steps must be at least 1"),
+        (["attention=linformer", "classify=sst2", "classify_rate=0"], "classify_rate must be a positive number"),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):
@@ -159,9 +166,9 @@ def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, mo
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"sentence1": "a", "sentence2": "b"}] * 3, "pair_count= must be at most 3, because"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 3, "pair_count= must be at most 3, because"),
         ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "the label 0 or 1, and both labels must occur"),
-        ([{"sentence1": "a"}] * 8, "lacks sentence2"),
+        ([{"sentence1": "a", "sentence2": "b"}] * 8, "lacks label"),
     ],
 )
 def test_pairs_that_are_none(rows, message, folder, tmp_path, capsys):
