@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from zoo_times import ZooTimes
+from linformer_table3 import table3_report
+from zoo_times import ZooTimes, all_timed
 
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.cli.compose import compose
@@ -138,15 +139,21 @@ def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
 def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Time every attention's ``auto`` beside fused softmax, into OUT/times.json."""
     file = out / "times.json"
-    if file.exists():
-        before = Measurement.from_dict(json.loads(file.read_text(encoding="utf-8")))
-        if before.finished and before.grid["attention"] == list(names):
-            print(ZooTimes.report(before), flush=True)
-            return ZooTimes.succeeded(before)
+    if (before := _finished(file)) and before.settings["attention"] == list(names):
+        print(ZooTimes.report(before), flush=True)
+        return all_timed(before)
     words = [str(HERE / "zoo_times.py"), f"device={device}", f"attention={','.join(names)}"]
     words += [f"output={file}", f"seconds={max(1.0, seconds):.0f}"]
     tiny = ["lengths=64,128", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
-    return _told([*words, *(tiny if device == "cpu" else [])], seconds + 30)
+    if not _told([*words, *(tiny if device == "cpu" else [])], seconds + 30):
+        return False
+    return all_timed(Measurement.from_dict(json.loads(file.read_text(encoding="utf-8"))))
+
+
+def _finished(file: Path) -> Measurement | None:
+    """Return the measurement that a file holds if it is finished, so that it is not measured again."""
+    found = Measurement.from_dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+    return found if found and found.finished else None
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
@@ -163,6 +170,9 @@ def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bo
 
 def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Measure Table 3 of the Linformer paper."""
+    if before := _finished(out / "linformer_table3.json"):
+        print(table3_report(before), flush=True)
+        return True
     return _told([str(HERE / "linformer_table3.py"), *table3_words(out, device)], seconds)
 
 

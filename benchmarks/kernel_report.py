@@ -33,7 +33,7 @@ from kernel_checks import Problem
 from tabulate import tabulate
 
 from attn_zoo.bench.bench import BACKENDS, PRECISIONS
-from attn_zoo.bench.timing import unstable
+from attn_zoo.bench.compare import unstable
 
 EXPONENTIALS_A_CLOCK = 16
 """Number of exponentials that one multiprocessor of compute capability 9.0 computes per clock cycle."""

@@ -34,7 +34,7 @@ from torch.nn.attention import sdpa_kernel
 from attn_zoo.bench.bench import BACKENDS
 from attn_zoo.bench.workers import out_of_memory
 from attn_zoo.contract import unavailable
-from attn_zoo.count.memory import peak_bytes
+from attn_zoo.count import peak_bytes
 from attn_zoo.kernels import linformer
 from attn_zoo.records import describe_environment
 

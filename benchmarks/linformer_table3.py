@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
-import torch
-
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.probes import Answer, Ask, Probe, largest_batch
+from attn_zoo.bench.compare import quartiles, quotients
+from attn_zoo.bench.experiment import KINDS, Ask, LayerTiming, Values, largest_batch, softmax_cells
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import failures, joined, notes, reason, spread
-from attn_zoo.bench.timed import KINDS, Timed, softmax_layers
-from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.count.rigs import Subject
+from attn_zoo.count.subjects import Subject
 from attn_zoo.published import figures
 from attn_zoo.rows import RowName, option, typed
 from attn_zoo.terminal import table
@@ -65,51 +63,51 @@ def table3_report(found: Measurement, format: str = "github", *, tables: Sequenc
 
 
 def _table(found: Measurement, format: str, quantity: str, kind: str, title: str) -> str:
-    projected, rows = found.grid["projected_lengths"], []
+    projected, rows = found.settings["projected_lengths"], []
     for n in sorted({cell.length for cell in found.cells}):
         layers = _layers(found, quantity, kind, n)
-        linformers = [each for each in layers if each.cell.role == "linformer"]
-        by_k = {each.cell.subject.options["projected_length"]: each for each in linformers if each.cell.subject}
+        linformers = [each for each in layers if each.role == "linformer"]
+        by_k = {each.subject.options["projected_length"]: each for each in linformers if each.subject}
         for role in ("materialised", "sdpa"):
-            base = min((each for each in layers if each.cell.role == role), key=lambda each: _cost(each, quantity))
+            base = min((each for each in layers if each.role == role), key=lambda each: _cost(each, quantity))
             compared = [_quotient(base, by_k[k], quantity, (n, k)) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
     unit = "largest batch" if quantity == "largest_batch" else "ms per sequence"
     return f"**{title}**\n\n" + table(["n", "against", unit, *(f"k={k}" for k in projected)], rows, format, left=(1,))
 
 
-def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[Figures]:
-    """Figures of each layer at a length, at the batch where the quantity was measured, or of a failure where there is none."""
-    here = [each for cell, each in found.cells.items() if (cell.kind, cell.length) == (kind, length)]
-    here.sort(key=lambda each: quantity in each.values)
-    return list({each.cell.label: each for each in here}.values())
+def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[Cell]:
+    """The cell of each layer at a length, at the batch where the quantity was measured, or of a failure where there is none."""
+    here = [cell for cell in found.cells if (cell.kind, cell.length) == (kind, length)]
+    here.sort(key=lambda cell: quantity in cell.values)
+    return list({cell.label: cell for cell in here}.values())
 
 
-def _costs(found: Figures, quantity: str) -> list[float]:
+def _costs(cell: Cell, quantity: str) -> list[float]:
     """Costs by round: seconds per sequence, or the inverse of the largest batch, infinite where not one sequence fits."""
     if quantity == "largest_batch":
-        return [1 / most if most else math.inf for most in found.all(quantity)]
-    return [seconds / found.cell.batch for seconds in found.all(quantity)]
+        return [1 / most if most else math.inf for most in cell.all(quantity)]
+    return [seconds / cell.batch for seconds in cell.all(quantity)]
 
 
-def _cost(found: Figures, quantity: str) -> float:
+def _cost(cell: Cell, quantity: str) -> float:
     """Cost by which the best back end is chosen; infinite without a figure."""
-    return quartiles(costs)[1] if (costs := _costs(found, quantity)) else math.inf
+    return quartiles(costs)[1] if (costs := _costs(cell, quantity)) else math.inf
 
 
-def _absolute(found: Figures, quantity: str) -> str:
-    if quantity not in found.values:
-        return _failure(found, quantity)
-    cost = _cost(found, quantity)
+def _absolute(cell: Cell, quantity: str) -> str:
+    if quantity not in cell.values:
+        return _failure(cell, quantity)
+    cost = _cost(cell, quantity)
     if quantity == "largest_batch":
         return f"{1 / cost:.0f}" if cost < math.inf else "OOM"
     return f"{1e3 * cost:.0f}" if cost >= 0.1 else f"{1e3 * cost:.3g}"
 
 
-def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int]) -> str:
+def _quotient(base: Cell, ours: Cell, quantity: str, at: tuple[int, int]) -> str:
     """Quotient of baseline over Linformer, with the paper's figure for the forward pass."""
     printed = TIME_SAVED if quantity == "seconds" else MEMORY_SAVED
-    paper = f" (paper {printed[at]})" if ours.cell.kind == "forward" and at in printed else ""
+    paper = f" (paper {printed[at]})" if ours.kind == "forward" and at in printed else ""
     for each, words in ((ours, ""), (base, "baseline ")):
         if quantity not in each.values:
             return f"{words}{_failure(each, quantity)}{paper}"
@@ -123,30 +121,30 @@ def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int]) 
     return (f"{middle:.{digits}f}" if quantity == "largest_batch" else spread(saved, digits)) + paper
 
 
-def _failure(found: Figures, quantity: str) -> str:
-    word = reason(found, quantity, "seconds" if quantity == "backward_seconds" else quantity)
+def _failure(cell: Cell, quantity: str) -> str:
+    word = reason(cell, quantity, "seconds" if quantity == "backward_seconds" else quantity)
     return "not measured" if word == "-" else word
 
 
-def _name(found: Figures) -> str:
-    subject = found.cell.subject
-    if found.cell.role == "materialised" or subject is None:
+def _name(cell: Cell) -> str:
+    subject = cell.subject
+    if cell.role == "materialised" or subject is None:
         return "materialised"
     return f"SDPA ({subject.backend})" if subject.backend else "SDPA"
 
 
 def _notes(found: Measurement) -> str:
-    grid = found.grid
+    settings = found.settings
     used = sorted({cell.subject.implementation for cell in found.cells if cell.role == "linformer" and cell.subject})
     what = (
-        f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, {grid['precision']}; Linformer with "
-        f"{grid['sharing']} sharing ({', '.join(used)}); memory of {grid['memory_gib']:g} GiB"
+        f"One layer with its projections: width {settings['dim']}, {settings['heads']} heads, {settings['precision']}; Linformer "
+        f"with {settings['sharing']} sharing ({', '.join(used)}); memory of {settings['memory_gib']:g} GiB"
     )
-    return notes(found, what, "linformer_table3", before=failures(found.cells.values(), KINDS))
+    return notes(found, what, "linformer_table3", before=failures(found.cells, KINDS))
 
 
 @dataclass
-class LinformerTable3(Timed):
+class LinformerTable3(LayerTiming):
     """Table 3 of the Linformer paper on this machine: time and memory that Linformer saves against materialised and against fused
     softmax.
 
@@ -164,7 +162,6 @@ class LinformerTable3(Timed):
     sharing: str = option("layerwise", "sharing of Linformer's projections")
     implementation: str = option("auto", "of Linformer; auto is triton, sdpa or eager, the first that the device and k allow")
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
-    order: str = option("there and back", "order within the rounds: shuffled, 'in turn' or 'there and back'")
     time_limit: float = option(300.0, "seconds that one request to a cell's process may take")
 
     device_defaults: ClassVar = {
@@ -183,16 +180,16 @@ class LinformerTable3(Timed):
                 "at least one of projected_lengths= must be less than one of lengths=; got "
                 f"projected_lengths={self.projected_lengths} and lengths={self.lengths}"
             )
-        with torch.device("meta"):
-            for cell in (cell for cells in self.groups() for cell in cells):
-                self.rig(cell).build(cell.length)
+        for cell in (cell for cells in self.groups() for cell in cells):
+            if why := super().refusal(cell):
+                raise ValueError(why.removeprefix("refused: "))
 
     def groups(self) -> list[list[Cell]]:
         return [[replace(each, kind=kind, length=n) for each in self.layers(n) for kind in KINDS] for n in self.lengths or ()]
 
     def layers(self, length: int) -> list[Cell]:
         """Return the layers that are measured at one length: the softmax layers, then Linformer's."""
-        found = softmax_layers(self.device)
+        found = softmax_cells(self.device)
         for n, k in pairs([length], self.projected_lengths or []):
             row = typed(RowName("linformer", {"projected_length": k, "sharing": self.sharing}, self.implementation))
             if row.implementation == "auto":
@@ -206,27 +203,25 @@ class LinformerTable3(Timed):
         assert self.tokens is not None
         return max(1, self.tokens // length)
 
-    def once(self, cell: Cell) -> Sequence[Probe]:
-        budget = int(self.memory_gib * 2**30)
-        most = largest_batch(budget, cuda=self.device == "cuda", small=self.batch, least=self.least_bytes)
-        return (most, Probe("fitting_batch", self._fitting_batch)) if cell.batch == 1 else ()
+    def once(self, cell: Cell) -> Mapping[str, Callable[[Ask, Cell], Values]]:
+        assert self.tokens is not None
+        most = partial(largest_batch, int(self.memory_gib * 2**30), self.device, self.tokens)
+        return {"largest_batch": most, "fitting_batch": self._fitting_batch} if cell.batch == 1 else {}
 
-    def _fitting_batch(self, ask: Ask, found: Figures) -> Answer:
+    def _fitting_batch(self, ask: Ask, cell: Cell) -> Values:
         """Batch size of the timed step, halved until it fits into memory."""
-        cell = replace(found.cell, batch=self.batch(found.cell.length))
+        batch = self.batch(cell.length)
         while True:
             try:
-                if why := self.excess(cell):
-                    raise WorkerError("OOM", why)
-                ask("parts", cell.kind, cell.batch, cell.length)
-                return {"fitting_batch": cell.batch}
+                ask("parts", cell.kind, batch, cell.length)
+                return {"fitting_batch": batch}
             except WorkerError as error:
-                if error.kind != "OOM" or cell.batch == 1:
+                if error.kind != "OOM" or batch == 1:
                     raise
-                cell = replace(cell, batch=cell.batch // 2)
+                batch //= 2
 
-    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        known = [(cell, found.of(cell).one("fitting_batch")) for cell in cells]
+    def timed(self, cells: Sequence[Cell]) -> list[Cell]:
+        known = [(cell, cell.one("fitting_batch")) for cell in cells]
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import peer_layers as layers
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.count.levels import stated_cost
-from attn_zoo.count.rigs import Rig, Sizes, Subject, rig_for
+from attn_zoo.count.costs import stated_cost
+from attn_zoo.count.subjects import Subject, build_module, random_inputs
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
@@ -254,25 +254,33 @@ def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
     return found
 
 
-def rig(name: str, side: str, dim: int, heads: int, row: RowName | None) -> Rig:
-    """Return two functions for one side of a comparison: one that builds its module for a length, and one that draws its inputs.
+def side_inputs(name: str, side: str, dim: int, heads: int, row: RowName | None) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function from batch, length and dtype to random inputs of one side of a comparison. All sides have equal inputs; see
+    ``build_side`` for the arguments."""
+    return partial(random_inputs, *_subject(name, side, row), dim, heads)
+
+
+def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
+    """Return the module of one side of a comparison.
 
     Args:
         name: name of the comparison, or ``BASELINE`` for softmax attention.
         side: ``OURS`` or the name of a peer; for the baseline, one of ``BASELINES``.
         row: mechanism, options and implementation of our side; None for the baseline.
     """
+    if row is None or side == OURS:
+        return build_module(*_subject(name, side, row), dim, heads, length)
+    known = COMPARISONS[name]
+    return known.peers[side].build(dim, heads, known.shared(row), length)
+
+
+def _subject(name: str, side: str, row: RowName | None) -> tuple[str, Subject]:
+    """Return the scope of a comparison, and the mechanism of our side."""
     if row is None:
         causal, level = BASELINES[side]
-        return rig_for(level, Subject("softmax", {}, "sdpa", causal=causal), Sizes(dim, heads))
+        return level, Subject("softmax", {}, "sdpa", causal=causal)
     known = COMPARISONS[name]
-    ours = rig_for(known.level, Subject(known.attention, row.options, row.implementation, causal=known.causal), Sizes(dim, heads))
-    return ours if side == OURS else Rig(partial(known.peers[side].build, dim, heads, known.shared(row)), ours.inputs)
-
-
-def build_side(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
-    """Return the module of one side of a comparison; see ``rig``."""
-    return rig(name, side, dim, heads, row).build(length)
+    return known.level, Subject(known.attention, row.options, row.implementation, causal=known.causal)
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.count.rigs import Sizes, Subject, build_mechanism
+from attn_zoo.count.subjects import Subject, build_module
 
 RANDOM_BLOCKS = 3
 """Number of random blocks of keys for each block of queries in BigBird, as published."""
@@ -118,7 +118,7 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
         function: function of the module. Functions of transformers divide the queries by √head_dim. Our queries are divided
             already, so they are multiplied by √head_dim before such a function is called.
     """
-    alone = build_mechanism(Subject(name, {}, causal=True), Sizes(dim, heads), length)
+    alone = build_module("mechanism", Subject(name, {}, causal=True), dim, heads, length)
     mechanism: Any = alone.mechanism
     scaled = package == "transformers"
     core = getattr(transformers_plain(module), function) if scaled else partial(getattr(fla_naive(module), function), scale=1.0)

@@ -6,19 +6,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from peer_comparisons import BASELINE, BASELINES, COMPARISONS, OURS, build_side, compared_rows, floor_flops, require_peers, rig
+from peer_comparisons import (
+    BASELINE,
+    BASELINES,
+    COMPARISONS,
+    OURS,
+    build_side,
+    compared_rows,
+    floor_flops,
+    require_peers,
+    side_inputs,
+)
 
 from attn_zoo.bench.bench import Bench, MatrixProducts
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.probes import MEMORY, Answer, Ask, Probe
+from attn_zoo.bench.compare import quartiles, quotients
+from attn_zoo.bench.experiment import KINDS, Ask, LayerTiming, Values, memory
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import failures, joined, notes, spread
-from attn_zoo.bench.timed import KINDS, Timed
-from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.rows import RowName, option
 from attn_zoo.terminal import table
@@ -37,17 +46,17 @@ HEAD = (
 
 def _rates(found: Measurement) -> dict[int, float]:
     """FLOP/s of the matrix product by length, by its median time in the rounds of that length."""
-    taken = {cell.length: figures.all("seconds") for cell, figures in found.cells.items() if cell.role == PRODUCT}
+    taken = {cell.length: cell.all("seconds") for cell in found.cells if cell.role == PRODUCT}
     return {length: MatrixProducts.flops / quartiles(seconds)[1] for length, seconds in taken.items() if seconds}
 
 
-def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None) -> list[str]:
+def _row(ours: Cell, theirs: Cell, full: Cell, rate: float | None) -> list[str]:
     def cell(values: Sequence[float], decimals: int = 2) -> str:
         return spread(values, decimals) if values else "failed"
 
-    seconds, flops = [figures.all("seconds") for figures in (ours, theirs)], ours.one("floor_flops")
-    floor = None if rate is None or flops is None else ours.cell.batch * flops / rate
-    share = full.cell.batch / ours.cell.batch  # by sequence: batches may differ
+    seconds, flops = [side.all("seconds") for side in (ours, theirs)], ours.one("floor_flops")
+    floor = None if rate is None or flops is None else ours.batch * flops / rate
+    share = full.batch / ours.batch  # by sequence: batches may differ
     return [
         cell(quotients(*seconds)),
         *(cell([1e3 * each for each in taken], 1) for taken in seconds),
@@ -58,8 +67,8 @@ def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None) -> l
     ]
 
 
-def _mebibytes(found: Figures) -> str:
-    held = found.one("peak_bytes")
+def _mebibytes(cell: Cell) -> str:
+    held = cell.one("peak_bytes")
     return "failed" if held is None else f"{held / 2**20:.0f}"
 
 
@@ -67,8 +76,8 @@ def _left_out(found: Measurement) -> list[str]:
     """Packages that are missing, and lengths above a comparison's limit."""
     long = [
         f"- {name} at n={length} is left out: {COMPARISONS[name].reason}."
-        for name in compared_rows(found.grid["mechanisms"])
-        for length in found.grid["lengths"]
+        for name in compared_rows(found.settings["mechanisms"])
+        for length in found.settings["lengths"]
         if length > (COMPARISONS[name].longest or length)
     ]
     return [*(f"- Left out: {reason} (extra: peers)." for reason in found.facts["missing"]), *long]
@@ -80,7 +89,7 @@ def _differences(found: Measurement, format: str) -> str:
     rows = [
         [name, f"{row}{' (causal)' if COMPARISONS[name].causal else ''}", f"{peer.what} of {peer.package} {versions[peer.package]}"]
         + [peer.differs]
-        for name, row in compared_rows(found.grid["mechanisms"]).items()
+        for name, row in compared_rows(found.settings["mechanisms"]).items()
         for peer in COMPARISONS[name].peers.values()
         if peer.package in versions
     ]
@@ -88,20 +97,20 @@ def _differences(found: Measurement, format: str) -> str:
 
 
 def _notes(found: Measurement, rates: dict[int, float]) -> str:
-    grid, known = found.grid, sorted(rates.values())
+    settings, known = found.settings, sorted(rates.values())
     between = " to ".join(dict.fromkeys(f"{rate / 1e9:.0f}" for rate in known[:1] + known[-1:])) or "no"
-    levels = {COMPARISONS[name].level for name in compared_rows(grid["mechanisms"])}
+    levels = {COMPARISONS[name].level for name in compared_rows(settings["mechanisms"])}
     scope = " and ".join(words for level, words in SCOPES.items() if level in levels)
     what = (
-        f"{scope.capitalize()}: width {grid['dim']}, {grid['heads']} heads, {grid['tokens']} tokens per step, "
-        f"{grid['precision']}; a matrix product runs at {between} GFLOP/s"
+        f"{scope.capitalize()}: width {settings['dim']}, {settings['heads']} heads, {settings['tokens']} tokens per step, "
+        f"{settings['precision']}; a matrix product runs at {between} GFLOP/s"
     )
-    before = [failures(found.cells.values(), KINDS), *_left_out(found)]
+    before = [failures(found.cells, KINDS), *_left_out(found)]
     return notes(found, what, "peers", before="\n".join(line for line in before if line))
 
 
 @dataclass
-class Peers(Timed):
+class Peers(LayerTiming):
     """Layers of the zoo against those of public packages (extra: peers), with the arithmetic floor (the shortest possible time)
     and full attention.
 
@@ -119,8 +128,6 @@ class Peers(Timed):
     tokens: int = option(8192, "a batch holds max(1, tokens // length) sequences")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
 
-    shortest_length: ClassVar[int] = 2
-    slow_seconds: ClassVar[float] = 3.0
     preloaded: ClassVar[Sequence[str]] = ("transformers.modeling_utils",)
 
     def __post_init__(self) -> None:
@@ -177,13 +184,12 @@ class Peers(Timed):
             for length in self.lengths
         ]
 
-    def once(self, cell: Cell) -> Sequence[Probe]:
+    def once(self, cell: Cell) -> Mapping[str, Callable[[Ask, Cell], Values]]:
         if cell.role == PRODUCT:
-            return ()
-        return (MEMORY, Probe("floor_flops", self._floor)) if cell.group == OURS else (MEMORY,)
+            return {}
+        return {"peak_bytes": memory, **({"floor_flops": self._floor} if cell.group == OURS else {})}
 
-    def _floor(self, ask: Ask, found: Figures) -> Answer:
-        cell = found.cell
+    def _floor(self, ask: Ask, cell: Cell) -> Values:
         return {"floor_flops": floor_flops(cell.role, self.dim, self.heads, self.rows[cell.role], cell.length)[cell.kind]}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
@@ -196,7 +202,7 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return MatrixProducts, self.torch_device
         side = (cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, partial(build_side, *side), rig(*side).inputs, self.torch_device, self.precision, None, self.protocol
+        return Bench, partial(build_side, *side), side_inputs(*side), self.torch_device, self.precision, None, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None, because no timed case is checked in advance. Layers of public packages are built only in their worker
@@ -205,7 +211,7 @@ class Peers(Timed):
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        by = {(cell.role, cell.group, cell.kind, cell.length): figures for cell, figures in found.cells.items()}
+        by = {(cell.role, cell.group, cell.kind, cell.length): cell for cell in found.cells}
         rates = _rates(found)
         rows = []
         for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
 from attn_zoo.bench.bench import Bench
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.probes import Probe, step_arguments
+from attn_zoo.bench.compare import quartiles, quotients
+from attn_zoo.bench.experiment import KINDS, Ask, LayerTiming, Values
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.tables import failures, joined, notes, reason
-from attn_zoo.bench.timed import KINDS, Timed
-from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.count.rigs import Sizes, Subject, rig_for
+from attn_zoo.count.subjects import Subject, build_module, random_inputs
 from attn_zoo.registry import attentions
 from attn_zoo.rows import option
 from attn_zoo.terminal import table
@@ -31,7 +31,8 @@ class Benches:
     step.
     """
 
-    sizes: Sizes
+    dim: int
+    heads: int
     device: torch.device
     precision: str
     protocol: TimingProtocol
@@ -44,14 +45,15 @@ class Benches:
             role: ``baseline`` for softmax; any other word for the mechanism that is timed beside it.
         """
         if self._benches.get(role, (None,))[0] != subject:
-            rig = rig_for("mechanism", subject, self.sizes)
-            bench = Bench(rig.build, rig.inputs, self.device, self.precision, protocol=self.protocol)
+            what = ("mechanism", subject, self.dim, self.heads)
+            build, inputs = partial(build_module, *what), partial(random_inputs, *what)
+            bench = Bench(build, inputs, self.device, self.precision, protocol=self.protocol)
             self._benches[role] = subject, bench
         return self._benches[role][1].parts(kind, batch, length)
 
 
 @dataclass
-class ZooTimes(Timed):
+class ZooTimes(LayerTiming):
     """Times of every mechanism alone, in the implementation that ``auto`` chooses on this machine, beside PyTorch's fused softmax.
 
     A mechanism and softmax are timed in the same rounds.
@@ -67,7 +69,7 @@ class ZooTimes(Timed):
     repeat_seconds: float = option(0.02, "seconds that a timing covers by repeating its step")
     time_limit: float = option(60.0, "seconds that one request may take")
 
-    module_level: ClassVar[str] = "mechanism"
+    scope: ClassVar[str] = "mechanism"
 
     def __post_init__(self) -> None:
         self.attention = self.attention or list(attentions())
@@ -84,42 +86,42 @@ class ZooTimes(Timed):
             for name in self.attention
         ]
 
-    def once(self, cell: Cell) -> Sequence[Probe]:
-        return ()
+    def once(self, cell: Cell) -> Mapping[str, Callable[[Ask, Cell], Values]]:
+        return {}
 
-    def each(self, cell: Cell) -> Sequence[Probe]:
-        given = (cell.role, cell.subject, *step_arguments(cell))
-        return (Probe("seconds", lambda ask, found: {"seconds": sum(ask("parts", *given))}),)
+    def time(self, ask: Ask, cell: Cell) -> Values:
+        return {"seconds": sum(ask("parts", cell.role, cell.subject, cell.kind, cell.batch, cell.length))}
 
     def process(self, cell: Cell) -> str:
         return "all"
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        return Benches, Sizes(self.dim, self.heads), self.torch_device, self.precision, self.protocol
-
-    @staticmethod
-    def succeeded(found: Measurement) -> bool:
-        return all(why.startswith("refused") for figures in found.cells.values() for why in figures.failures.values())
+        return Benches, self.dim, self.heads, self.torch_device, self.precision, self.protocol
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
         lengths = sorted({cell.length for cell in found.cells})
-        trained = {(cell.role, cell.group, cell.length): f for cell, f in found.cells.items() if cell.kind == "training"}
+        trained = {(cell.role, cell.group, cell.length): cell for cell in found.cells if cell.kind == "training"}
         rows = []
         for name in dict.fromkeys(cell.group for cell in found.cells):
             pairs = [[trained.get((role, name, n)) for role in ("mechanism", "baseline")] for n in lengths]
-            taken = next((own.cell.subject.implementation for own, _ in pairs if own and own.cell.subject), "-")
+            taken = next((own.subject.implementation for own, _ in pairs if own and own.subject), "-")
             rows.append([name, taken, *(_times(*pair) for pair in pairs)])
-        grid = found.grid
+        settings = found.settings
         what = (
-            f"Seconds of a training step divided by those of fused softmax: width {grid['dim']}, {grid['heads']} heads, "
-            f"{grid['precision']}, batches of max(1, {grid['tokens']} // n)"
+            f"Seconds of a training step divided by those of fused softmax: width {settings['dim']}, {settings['heads']} heads, "
+            f"{settings['precision']}, batches of max(1, {settings['tokens']} // n)"
         )
         times = table(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, format, left=range(2))
-        return joined(found, times, notes(found, what, "zoo_times", before=failures(found.cells.values(), KINDS)))
+        return joined(found, times, notes(found, what, "zoo_times", before=failures(found.cells, KINDS)))
 
 
-def _times(own: Figures | None, softmax: Figures | None) -> str:
+def all_timed(found: Measurement) -> bool:
+    """Return True if every mechanism was timed wherever it supports the length."""
+    return all(why.startswith("refused") for cell in found.cells for why in cell.failures.values())
+
+
+def _times(own: Cell | None, softmax: Cell | None) -> str:
     if own is None or softmax is None:
         return "-"
     taken = quotients(own.all("seconds"), softmax.all("seconds"))

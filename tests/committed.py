@@ -88,9 +88,12 @@ def measured(name: str) -> Any:
     return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def benchmarked(program: str, grid: str, file: str = "") -> str:
+def benchmarked(program: str, experiment: str, file: str = "") -> str:
     """Return the report of a measurement that a program in ``benchmarks`` wrote.
 
-    ``grid`` is the class of its experiment. ``file`` is the name of the measurement, by default that of the program.
+    ``experiment`` is the class of its experiment, or empty if the program has a function ``report``. ``file`` is the name of the
+    measurement, by default that of the program.
     """
-    return getattr(import_module(program), grid).report(Measurement.from_dict(measured(file or program)))
+    module = import_module(program)
+    maker = getattr(module, experiment) if experiment else module
+    return str(maker.report(Measurement.from_dict(measured(file or program))))

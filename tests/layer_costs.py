@@ -18,7 +18,7 @@ from attn_zoo.terminal import short
 def layer_axes() -> list[CostAxis]:
     """Return the counted FLOPs of a row's mechanism, and the measured time and peak memory of a layer around it."""
     found = Measurement.from_dict(measured("curves_layers"))
-    dim, heads = found.grid["dim"], found.grid["heads"]
+    dim, heads = found.settings["dim"], found.settings["heads"]
 
     def is_of(cell: Cell, row: Row) -> bool:
         subject = cell.subject
@@ -28,7 +28,7 @@ def layer_axes() -> list[CostAxis]:
 
     def of(quantity: str, factor: float) -> Callable[[Row], float | None]:
         cells = [cell for cell in found.cells if (cell.length, cell.kind) == (LENGTH, "training")]
-        costs = {cell: factor * median(values) for cell in cells if (values := found.of(cell).all(quantity))}
+        costs = {cell: factor * median(values) for cell in cells if (values := cell.all(quantity))}
         return lambda row: next((cost for cell, cost in costs.items() if is_of(cell, row)), None)
 
     at = f"at {LENGTH:,} tokens"

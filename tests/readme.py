@@ -135,7 +135,7 @@ def tables() -> dict[str, str]:
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
         "anchors": anchor_table("github"),
         "crossover": report(measured("crossover")),
-        "aa_test": benchmarked("aa_test", "AATest"),
+        "aa_test": benchmarked("aa_test", ""),
         "launches": benchmarked("launches", "Launches"),
         "growth": report(measured("growth")),
         "peers": benchmarked("peers", "Peers"),

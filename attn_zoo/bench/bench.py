@@ -1,26 +1,126 @@
-"""Measurement of one module on one device."""
+"""Measurement of one module on one device, in a worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import bisect
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attn_zoo.bench.protocol import TimingProtocol
-from attn_zoo.bench.timing import Parts, seconds_of, seconds_of_parts, step_of
 from attn_zoo.bench.workers import out_of_memory
-from attn_zoo.bench.workload import bytes_of, forward_parts, training_parts
-from attn_zoo.count.memory import by_trying, peak_bytes
+from attn_zoo.contract.auxiliary import auxiliary_loss, has_auxiliary_loss
+from attn_zoo.count import peak_bytes
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
 """Fused back ends of PyTorch's ``scaled_dot_product_attention``. The keys are their names in tables."""
+
+Parts = tuple[Callable[[Any], Any], ...]
+"""Parts of a step, as functions. The first is called with None, and each of the others with the result of the one before it."""
+
+
+def seconds_of_parts(parts: Parts, device: torch.device, protocol: TimingProtocol) -> tuple[float, ...]:
+    """Return the mean seconds of each part of a step. After ``protocol.warmup`` untimed steps, the step is repeated for about
+    ``protocol.seconds``, and at least once. The time is read before and after each part."""
+    once = 0.0
+    for _ in range(protocol.warmup):
+        _wait(device)
+        started = time.perf_counter()
+        _run(parts, device)
+        _wait(device)
+        once = time.perf_counter() - started
+    repeats = max(1, min(protocol.most_repeats, round(protocol.seconds / max(once, 1e-9))))
+    steps = [_run(parts, device) for _ in range(repeats)]
+    _wait(device)
+    return tuple(sum(_seconds_between(*marks[at : at + 2]) for marks in steps) / repeats for at in range(len(parts)))
+
+
+def _run(parts: Parts, device: torch.device) -> list[Any]:
+    """Run a step, and return the points in time before and after each part."""
+    result, marks = None, [_mark(device)]
+    for part in parts:
+        result = part(result)
+        marks.append(_mark(device))
+    return marks
+
+
+def _mark(device: torch.device) -> Any:
+    """Return a point in time: a reading of the clock or, on CUDA, an event on the stream."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds_between(start: Any, end: Any) -> float:
+    """Return the seconds between two points in time. On CUDA, both events must have happened."""
+    return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
+
+
+def _wait(device: torch.device) -> None:
+    """Wait until a CUDA device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def parts_of(module: nn.Module, kind: str, copies: Sequence[tuple[Tensor, ...]]) -> Parts:
+    """Return the parts of a step of a module: for inference one function, for training the forward pass and the backward pass.
+    Repeated steps use the copies of the inputs in turn.
+
+    The backward pass starts from random gradients of the output, drawn in the first step, and from the auxiliary loss, if there is
+    one. After a step, no gradients are kept.
+    """
+    turns = itertools.cycle(copies)
+    gradients: list[Tensor] = []
+    auxiliary = has_auxiliary_loss(module)
+
+    def infer(_: object) -> None:
+        with torch.inference_mode():
+            module(*next(turns))
+
+    def forward(_: object) -> tuple[Tensor, Tensor | float, tuple[Tensor, ...]]:
+        inputs = next(turns)
+        return module(*inputs), auxiliary_loss(module) if auxiliary else 0.0, inputs
+
+    def backward(done: tuple[Tensor, Tensor | float, tuple[Tensor, ...]]) -> None:
+        output, loss, inputs = done
+        if not gradients:
+            gradients.append(torch.randn_like(output))
+        losses = [loss] if isinstance(loss, Tensor) else []
+        torch.autograd.backward([output, *losses], [gradients[0], *(None for _ in losses)])
+        for tensor in inputs:
+            tensor.grad = None
+        module.zero_grad(set_to_none=True)
+
+    if kind == "forward":
+        return (infer,)
+    for tensor in itertools.chain.from_iterable(copies):
+        tensor.requires_grad_(tensor.is_floating_point())
+    return forward, backward
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def largest_that_fits(fits: Callable[[int], bool], limit: int = 2**20) -> int:
+    """Return the largest batch up to ``limit`` for which ``fits`` returns True, found by doubling and bisection. Return 0 if a
+    batch of one does not fit. If a batch fits, every smaller batch must fit too."""
+    held, refused = 0, 1
+    while refused <= limit and fits(refused):
+        held, refused = refused, 2 * refused
+    return held + bisect.bisect_left(range(held + 1, min(refused, limit + 1)), True, key=lambda batch: not fits(batch))
 
 
 @dataclass
@@ -51,10 +151,8 @@ class Bench:
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
         """Return how many seconds each part of a step takes. A forward step has one part. A training step has a forward pass
         and a backward pass."""
-        protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
-        how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
-            return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
+            return seconds_of_parts(self._parts(kind, batch, length, self.protocol), self.device, self.protocol)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
         """Return the peak memory of a step in bytes: the most that was allocated at any time, minus what was allocated before."""
@@ -69,7 +167,7 @@ class Bench:
         module, inputs = self._module(kind, length), self._inputs(batch, length)
         with torch.no_grad(), self._kernels():
             gradient = [module(*inputs)] if kind == "training" else []
-        return bytes_of([*module.parameters(), *module.buffers(), *inputs, *gradient])
+        return _bytes_of([*module.parameters(), *module.buffers(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Return the largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory. It is found by trying
@@ -79,7 +177,7 @@ class Bench:
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
             with self._kernels():
-                return by_trying(lambda batch: self._fits(kind, batch, length))
+                return largest_that_fits(lambda batch: self._fits(kind, batch, length))
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
@@ -95,12 +193,12 @@ class Bench:
         return True
 
     def _step(self, kind: str, batch: int, length: int) -> Callable[[], object]:
-        return step_of(self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)))
+        return partial(_run, self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)), self.device)
 
     def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
         module, inputs = self._module(kind, length), self._inputs(batch, length)
-        copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
-        return training_parts(module, copies) if kind == "training" else forward_parts(module, copies)
+        copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(_bytes_of(inputs)) - 1))]
+        return parts_of(module, kind, copies)
 
     def _inputs(self, batch: int, length: int) -> tuple[Tensor, ...]:
         with self.device:
@@ -129,8 +227,8 @@ class MatrixProducts:
     """Number of rows, and of columns, of each matrix."""
     flops: ClassVar[int] = 2 * size**3
 
-    def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
+    def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
         """Return the seconds of one float32 matrix product, without the allocation of its result. The arguments are not used."""
         left, right, out = (torch.randn(self.size, self.size, device=self.device) for _ in range(3))
         with torch.inference_mode():
-            return (seconds_of(lambda: torch.mm(left, right, out=out), self.device, 0.2),)
+            return seconds_of_parts((lambda _: torch.mm(left, right, out=out),), self.device, TimingProtocol(warmup=2))

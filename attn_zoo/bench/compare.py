@@ -1,6 +1,6 @@
-"""Comparison of the times of two subjects, A and B: which one is faster, or whether they tie.
+"""Statistics of rounds, and the comparison of the times of two subjects, A and B: which one is faster, or whether they tie.
 
-Each round times both in random order (``TimingProtocol.order = "shuffled"``) and gives one quotient of their seconds. A
+Each round times both in random order (``TimingProtocol.ordered``) and gives one quotient of their seconds. A
 disturbance of the whole round cancels in the quotient. A disturbance of one subject is as likely to hit A as B, because the order
 is random.
 
@@ -12,13 +12,12 @@ needs no assumption about the noise.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy import stats
-
-from attn_zoo.bench.timing import quotients
+UNSTABLE = 0.2
+"""A timing is unstable if its interquartile range is more than this share of its median."""
 
 SMALLEST = 0.02
 """Smallest difference of interest between two times, as a share. The place of data in memory alone can change a time by 1 %."""
@@ -31,6 +30,40 @@ FEWEST_ROUNDS = 2 + math.floor(-math.log2(1 - CONFIDENCE))
 
 ROUNDS = 150
 """Number of rounds that can detect a difference of 10 %, if timings vary by 10 % and half of the rounds are disturbed."""
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile. All three are equal if there is one value.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    if not values:
+        raise ValueError("quartiles must get at least one value; got none")
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Return numerator / denominator for each round of timings. A disturbance that slows down a whole round cancels in the
+    quotient. If one list is longer, its last rounds are left out."""
+    return [a / b for a, b in zip(numerators, denominators, strict=False)]
+
+
+def unstable(spread: tuple[float, float, float]) -> bool:
+    """Return True if the interquartile range is more than ``UNSTABLE`` times the median. ``spread`` is the lower quartile, the
+    median and the upper quartile."""
+    low, middle, high = spread
+    return high - low > UNSTABLE * middle
+
+
+def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
+    """Return the exponent p of the power law value ~ length^p, fitted by least squares to the logarithms of lengths and values.
+    Linear growth has p = 1, and quadratic growth p = 2."""
+    x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
+    return statistics.linear_regression(x, y).slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +109,7 @@ def compare(first: Sequence[float], second: Sequence[float], *, smallest: float 
         raise ValueError(
             f"A and B must have at least {FEWEST_ROUNDS} rounds in common for an interval; got {len(taken)}. Time more rounds"
         )
+    from scipy import stats  # late: tables of counted costs need this module, but not scipy
+
     interval = stats.quantile_test(taken, p=0.5).confidence_interval(CONFIDENCE)
-    return Comparison(len(taken), float(np.median(taken)), float(interval.low), float(interval.high), smallest)
+    return Comparison(len(taken), statistics.median(taken), float(interval.low), float(interval.high), smallest)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from attn_zoo.bench.measurement import NO_TIME, Figures, Measurement
-from attn_zoo.bench.timing import quartiles, unstable
+from attn_zoo.bench.compare import quartiles, unstable
+from attn_zoo.bench.measurement import NO_TIME, Cell, Measurement
 
 MEASUREMENTS_PAGE = "docs/reference/measurements.md"
 """Page that explains the tables of measurements and analyses."""
@@ -43,11 +43,11 @@ def figure(values: Sequence[float]) -> str:
     return spread(values, decimals(quartiles(values)[1]), before="~", after="")
 
 
-def seconds_or_reason(found: Figures, factor: float = 1.0) -> str:
+def seconds_or_reason(cell: Cell, factor: float = 1.0) -> str:
     """Return the measured seconds of a step, multiplied by ``factor``, as text: their median and half their interquartile range.
     If there are none, return the reason for the failure in a word, such as ``OOM``."""
-    values = [factor * value for value in found.all("seconds")]
-    return figure(values) if values else reason(found, "seconds")
+    values = [factor * value for value in cell.all("seconds")]
+    return figure(values) if values else reason(cell, "seconds")
 
 
 def decimals(value: float) -> int:
@@ -55,20 +55,19 @@ def decimals(value: float) -> int:
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 
-def reason(found: Figures, *quantities: str) -> str:
+def reason(cell: Cell, *quantities: str) -> str:
     """Return the reason why a measurement failed, in a word such as ``OOM``. If several of the ``quantities`` failed, return the
     reason of the first. If none failed, return ``-``."""
-    reasons = [found.failures[name] for name in quantities if name in found.failures]
+    reasons = [cell.failures[name] for name in quantities if name in cell.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
-def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
+def failures(cells: Iterable[Cell], kinds: Mapping[str, str]) -> str:
     """Return the failed measurements as text. Each line has a layer, a reason, and the quantities, kinds of step and lengths that
     failed for this reason."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for figures in found:
-        cell = figures.cell
-        for quantity, why in figures.failures.items():
+    for cell in cells:
+        for quantity, why in cell.failures.items():
             why = NO_TIME if why.startswith(NO_TIME) else "OOM" if any(words in why for words in ALLOCATION_FAILED) else why
             batch = f", batch {cell.batch}" if cell.batch > 1 else ""
             what = f"{QUANTITIES.get(quantity, quantity)}, {kinds.get(cell.kind, cell.kind)}{batch}"
@@ -104,7 +103,7 @@ def notes(found: Measurement, what: str, section: str, *, before: str = "", roun
 def _rounds(found: Measurement) -> str:
     """Return the number of rounds in which cases were timed as text. It is a range if a time limit, or the length of a step, left
     out rounds of some cases."""
-    counts = sorted({len(taken) for figures in found.cells.values() if (taken := figures.all("seconds"))})
+    counts = sorted({len(taken) for cell in found.cells if (taken := cell.all("seconds"))})
     told = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
     return f"{told} round{'s' * (told != '1')}"
 

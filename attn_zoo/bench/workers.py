@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 
 from attn_zoo.process_state import kept
-
-if TYPE_CHECKING:  # ForkServerContext does not exist on Windows
-    from multiprocessing.context import ForkServerContext, SpawnContext
 
 MEMORY_SHARE = 0.75
 """Share of the machine's memory that a worker process may allocate."""
@@ -44,22 +40,17 @@ class Worker:
     """Object in a process of its own. Call its methods with ``ask``.
 
     If the process ended, the next request starts it again. Processes are forked from one server, because different memory
-    addresses can make one process up to 5 % slower than another. A process is spawned only if the system cannot fork, or if
-    the process has an ``environment``, because libraries read environment variables once.
+    addresses can make one process up to 5 % slower than another.
 
     Args:
         make: class or function that makes the object in the process. It and its arguments must be picklable.
-        environment: additional environment variables of the process.
         bounded: True to limit the process to ``MEMORY_SHARE`` of the machine's memory. It must be False for CUDA, which reserves
             far more virtual memory than it uses.
     """
 
-    def __init__(
-        self, make: Callable[..., object], *arguments: Any, environment: Mapping[str, str] | None = None, bounded: bool = True
-    ) -> None:
+    def __init__(self, make: Callable[..., object], *arguments: Any, bounded: bool = True) -> None:
         self._start = (make, arguments, bounded, torch.get_num_threads())
-        self._environment = dict(environment or {})
-        self._spawn()
+        self._fork()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
         """Call a method of the object in the process, and return the result. The call may take ``limit`` seconds.
@@ -68,7 +59,7 @@ class Worker:
             WorkerError: the call ran out of memory or time, or raised an error.
         """
         if not self._process.is_alive():
-            self._spawn()
+            self._fork()
         try:
             self._pipe.send((method, arguments))
             if limit is not None and not self._pipe.poll(limit):
@@ -97,24 +88,16 @@ class Worker:
         self._process.join()
         self._pipe.close()
 
-    def _spawn(self) -> None:
-        context = self._context()
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
-        with _variables(self._environment):
-            if context.get_start_method() == "forkserver":
-                resource_tracker.ensure_running()  # before, because it unblocks interrupts when it has started
-                with _no_interrupts():
-                    forkserver.ensure_running()
-            self._process.start()
-        theirs.close()
-
-    def _context(self) -> ForkServerContext | SpawnContext:
-        if self._environment or "forkserver" not in multiprocessing.get_all_start_methods():
-            return multiprocessing.get_context("spawn")
+    def _fork(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        return context
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
+        resource_tracker.ensure_running()  # before, because it unblocks interrupts when it has started
+        with _no_interrupts():
+            forkserver.ensure_running()
+        self._process.start()
+        theirs.close()
 
 
 @contextmanager
@@ -139,18 +122,6 @@ def _descendants(pid: int | None) -> list[psutil.Process]:
 def out_of_memory(error: BaseException) -> bool:
     """Return True if an error means that memory ran out. In this case PyTorch raises a plain ``RuntimeError`` on a CPU."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
-
-
-@contextmanager
-def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Return a context in which environment variables are set, for a process that starts in it."""
-    before = dict(os.environ)
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...], bounded: bool, threads: int) -> None:

@@ -9,21 +9,22 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from attn_zoo.bench.experiment import Experiment
 from attn_zoo.bench.experiments import EXPERIMENTS
-from attn_zoo.bench.grid import Grid
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.session import Session
-from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.keys import describe_keys, read_keys
 from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import describe_environment
+from attn_zoo.result_files import read_results
 from attn_zoo.rows import typed_options
 from attn_zoo.terminal import show, wrap
 
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
-def describe(experiments: Mapping[str, type[Grid]]) -> str:
+def describe(experiments: Mapping[str, type[Experiment]]) -> str:
     """Return the text that ``--help`` prints: a description of every experiment and of its keys."""
     parts = ["Keys and values are written as for attn-zoo run. The values of a list are separated by commas: KEY=a,b.", ""]
     for name, kind in experiments.items():
@@ -51,9 +52,8 @@ def describe(experiments: Mapping[str, type[Grid]]) -> str:
     return "\n".join(parts)
 
 
-def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
-    """Run one experiment and return the exit status, which is 2 for bad input. Modules of experiments call this function when they
-    are started as programs.
+def run_experiment(name: str, kind: type[Experiment], words: Sequence[str]) -> int:
+    """Run one experiment and return the exit status, which is 2 for bad input. Programs in ``benchmarks`` call this function.
 
     Args:
         words: KEY=VALUE words as for ``attn-zoo measure``, or ``--help``.
@@ -68,7 +68,7 @@ def run_experiment(name: str, kind: type[Grid], words: Sequence[str]) -> int:
         return 2
 
 
-def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> int:
+def measure(words: Sequence[str], experiments: Mapping[str, type[Experiment]] = EXPERIMENTS) -> int:
     """Run the experiment that the words select, print its table, and write the measured values to the file ``output`` if it is
     given.
 
@@ -76,8 +76,7 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     that an earlier command left out because of a time limit. A file with anything else is never overwritten.
 
     Returns:
-        The exit status. It is 1 if a measurement failed and the experiment needs all of them (``Grid.whole_groups``), or if the
-        experiment did not succeed (``Grid.succeeded``). Otherwise it is 0.
+        0. Failed cells do not change the exit status.
 
     Raises:
         UnknownNameError: no such experiment, key, mechanism or option.
@@ -85,64 +84,50 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     """
     started = time.monotonic()
     name, given = compose(words, experiments)
-    grid = experiments[name](**given)
-    grid.named = tuple(given)  # type: ignore[misc]  # of this grid alone
-    if grid.read is not None:
-        if grid.output is not None:
-            raise ValueError("read= and output= cannot be given together, because read= measures nothing. Leave one of them out")
-        found = Measurement.read("read", name, Path(grid.read))
-        _print(grid, found)
-        grid.draw(found)
-        return 0
-    environment = describe_environment(getattr(grid, "device", "cpu"))
-    limits = {key: getattr(grid, key) for key in ("seconds", "time_limit") if hasattr(grid, key)}
-    found = Measurement(name, {**grid.identity(), **limits}, grid.protocol, environment, grid.facts())
-    output = None if grid.output is None else Path(grid.output)
-    if output is not None:
-        _go_on(grid, found, output)
-        check_output("output", output)
-    status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
-    _print(grid, found)
-    grid.draw(found)
-    return status
+    experiment = experiments[name](**given)
+    output = None if experiment.output is None else Path(experiment.output)
+    if experiment.read is None:
+        limits = {key: getattr(experiment, key) for key in ("seconds", "time_limit") if hasattr(experiment, key)}
+        settings, environment = {**experiment.identity(), **limits}, describe_environment(getattr(experiment, "device", "cpu"))
+        found = Measurement(name, settings, experiment.protocol, environment, experiment.facts())
+        if output is not None:
+            _resume(experiment, found, output)
+            check_output("output", output)
+        ends = started + (getattr(experiment, "seconds", None) or math.inf)
+        _run(experiment, found, output, ends, longest_first="lengths" in given)
+    elif output is None:
+        found = Measurement.from_dict(read_results(Path(experiment.read), name, "read"))
+    else:
+        raise ValueError("read= and output= cannot be given together, because read= measures nothing. Leave one of them out")
+    show(experiment.report(found, "terminal" if sys.stdout.isatty() else "github"))
+    experiment.draw(found)
+    return 0
 
 
-def _print(grid: Grid, found: Measurement) -> None:
-    show(grid.report(found, "terminal" if sys.stdout.isatty() else "github"))
-
-
-def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> int:
+def _run(experiment: Experiment, found: Measurement, output: Path | None, ends: float, *, longest_first: bool) -> None:
     def save(found: Measurement) -> None:
         if output is not None:
             found.write(output)
 
-    rounds = 0 if grid.protocol is None else grid.protocol.rounds
+    rounds = 0 if experiment.protocol is None else experiment.protocol.rounds
     try:
-        with Work(found.experiment, sum(len(cells) + rounds for cells in grid.groups())) as work:
-            session = Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends)
-            if ends < math.inf and grid.protocol is not None:
+        with Work(found.experiment, sum(len(cells) + rounds for cells in experiment.groups())) as work:
+            tell = partial(work.update, None)
+            session = Session(experiment, found, save=save, tell=tell, ends=ends, longest_first=longest_first)
+            if ends < math.inf:
                 print(f"attn-zoo: {session.forecast()}", file=sys.stderr, flush=True)
             session.run()
     except KeyboardInterrupt:
-        _kill_fork_server()
+        for child in psutil.Process().children():  # the fork server ignores interrupts, and keeps pipes open while it imports
+            with suppress(psutil.Error):
+                if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                    child.kill()
         raise KeyboardInterrupt(f"results so far are in {output}" if output and found.cells else "") from None
-    except WorkerError as error:
-        print(f"attn-zoo: {error}. The measurement was not finished. Run the same command again", file=sys.stderr)
-        return 1
     found.complete = True
     save(found)
-    return 0 if grid.succeeded(found) else 1
 
 
-def _kill_fork_server() -> None:
-    """Kill the process that workers are forked from: it ignores interrupts, and keeps pipes open while it imports."""
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
-                child.kill()
-
-
-def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
+def compose(words: Sequence[str], experiments: Mapping[str, type[Experiment]] = EXPERIMENTS) -> tuple[str, dict[str, Any]]:
     """Return the name of the experiment that the words select, and the values that the words give to its keys.
 
     Raises:
@@ -158,8 +143,9 @@ def compose(words: Sequence[str], experiments: Mapping[str, type[Grid]] = EXPERI
     return name, typed_options(owner, kind, given)
 
 
-def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
-    """Resume the measurement that ``output`` holds, if it is unfinished and of the same grid, code and kind of machine.
+def _resume(experiment: Experiment, found: Measurement, output: Path) -> None:
+    """Take over the values of the measurement that ``output`` holds, if it is unfinished and has the same settings, code and kind
+    of machine.
 
     Raises:
         ValueError: the file holds anything else, which would be lost.
@@ -169,7 +155,7 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
     held = "something else"
     with suppress(ValueError, LookupError, TypeError, AttributeError):
         earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
-        same = _identity(grid, earlier) == _identity(grid, found)
+        same = _identity(experiment, earlier) == _identity(experiment, found)
         if same and not earlier.finished:
             found.take_over(earlier)
             rows = sum(1 for _ in found.rows())
@@ -182,9 +168,9 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
     )
 
 
-def _identity(grid: Grid, found: Measurement) -> str:
+def _identity(experiment: Experiment, found: Measurement) -> str:
     names = ("cpu", "cores", "threads", "gpu", "torch", "commit", "plugins")
     machine = {name: found.environment.get(name) for name in names}
-    keys = {name: found.grid.get(name) for name in grid.identity()}
-    protocol = None if found.protocol is None else found.protocol.digest()
-    return json.dumps([found.experiment, keys, protocol, found.facts, machine], sort_keys=True)
+    settings = {name: found.settings.get(name) for name in experiment.identity()}
+    protocol = found.protocol and found.protocol.to_dict()
+    return json.dumps([found.experiment, settings, protocol, found.facts, machine], sort_keys=True)

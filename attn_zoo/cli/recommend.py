@@ -66,7 +66,7 @@ def memory_bytes(words: str) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.bench.grid import resolve_device
+    from attn_zoo.bench.experiment import resolve_device
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend.answer import recommend, use_cases
     from attn_zoo.recommend.candidates import Requirements

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Growth
-from attn_zoo.count.counter import Tally, tally
+from attn_zoo.count.counter import Counts, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
 """Largest permitted difference between a fitted exponent and that of the card's big-O. ``LOG_SLACK`` is added if the big-O has a
@@ -55,7 +55,7 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
         held = sum(parameter.numel() for parameter in module.parameters())
         require(stated.parameters == held, f"{geometry}: the card states {stated.parameters} parameters, but the module has {held}")
         if geometry.keys == subject.length:
-            twice = count(subject, module, batch=2).flops
+            twice = count(subject, module, batch=2).flops or 0
             require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, more than 2 x {stated.flops}")
         proved += 1
     require(proved > 0, "this check needs a shape that the options support, but they support none of the shapes that it tries")
@@ -147,7 +147,7 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
         yield replace(subject.geometry(), queries=2 * subject.length + 1)
 
 
-def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
+def count(subject: Subject, module: Attention, batch: int = 1) -> Counts:
     """Return the FLOPs that PyTorch counts for one call of ``module`` with ``batch`` examples."""
     request = subject.draw(module, batch=batch).leaves()
     return tally(partial(request, module), [*request.tensors.values(), *module.parameters(), *module.buffers()], module)

@@ -1,8 +1,9 @@
-"""Counts of FLOPs of matrix products, and of bytes that autograd saves for the backward pass."""
+"""Counts of FLOPs of matrix products, of bytes that autograd saves for the backward pass, and of the peak memory of a step."""
 
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.contract.auxiliary import auxiliary_loss, has_auxiliary_loss
@@ -53,18 +55,21 @@ def flops_of(call: Callable[[], object]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """FLOPs of a forward pass and of its backward pass, and the bytes that autograd saves between them."""
+class Counts:
+    """Costs of one example in float32. A cost is None if it is unknown or was not counted."""
 
-    flops: int
-    backward_flops: int
-    kept_bytes: int
-    """Bytes that autograd saves between the two passes. The storage of a tensor counts once and in full."""
+    flops: int | None = None
+    backward_flops: int | None = None
+    parameters: int | None = None
+    activation_bytes: int | None = None
+    """Bytes that autograd saves for the backward pass. The storage of a tensor counts once and in full."""
+    state_bytes: int | None = None
+    """Bytes of the recurrent state. None if there is no recurrent state."""
 
 
-def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor], module: nn.Module | None = None) -> Tally:
-    """Return the FLOPs of a call and of the backward pass from its output, and the bytes that are saved between them. On the
-    ``meta`` device, nothing is computed.
+def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor], module: nn.Module | None = None) -> Counts:
+    """Return the FLOPs of a call and of the backward pass from its output, and the bytes of activations that are saved between the
+    two. On the ``meta`` device, nothing is computed.
 
     An auxiliary loss is computed in training only. Its FLOPs count as part of the backward pass.
 
@@ -88,7 +93,7 @@ def tally(call: Callable[[], Tensor], excluded: Iterable[Tensor], module: nn.Mod
     elif out.requires_grad:
         gradient = torch.ones_like(out)
         backward = flops_of(lambda: out.backward(gradient))
-    return Tally(int(forward.get_total_flops()), backward, held)
+    return Counts(int(forward.get_total_flops()), backward, activation_bytes=held)
 
 
 @contextmanager
@@ -142,3 +147,28 @@ def bytes_of_storages(tensors: Iterable[Tensor], excluded: Iterable[Tensor] = ()
     for tensor in excluded:
         sizes.pop(tensor.untyped_storage()._cdata, None)
     return sum(sizes.values())
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """Return the peak memory of ``step``: the most bytes that PyTorch's allocator held at once, minus those that it held before.
+
+    On CUDA, the caching allocator reports this number. On a CPU, PyTorch's profiler records all allocations, also inside
+    operators. The profiler slows the step down, so do not time the same step.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when the profiler first starts; it otherwise reports each start and stop
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    results = profiler.profiler.kineto_results  # the only place that keeps single allocations in order
+    changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
+    held = peak = 0
+    for _, change in changes:
+        held += change
+        peak = max(peak, held)
+    return peak

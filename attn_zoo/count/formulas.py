@@ -1,4 +1,4 @@
-"""Costs of a layer and of a transformer block by formula."""
+"""Costs of an attention layer by formula."""
 
 from __future__ import annotations
 
@@ -74,19 +74,6 @@ def answer_cost(layer: MultiHeadAttention) -> Cost:
         parameters=stated.parameters + made.parameters,
         backward_flops=backward,
         state_bytes=stated.state_bytes,
-    )
-
-
-def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Return the cost of a transformer block by formula: two norms, the attention layer, and an MLP with ``hidden`` units.
-    Bytes of activations are not included."""
-    inner, dim = layer_cost(layer), layer.dim
-    mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
-    return Cost(
-        flops=inner.flops + mlp,
-        parameters=inner.parameters + 4 * dim + (2 * dim + 1) * hidden + dim,
-        backward_flops=None if inner.backward_flops is None else inner.backward_flops + 2 * mlp,
-        state_bytes=inner.state_bytes,
     )
 
 

@@ -14,11 +14,10 @@ from peers import PRODUCT, Peers
 
 from attn_zoo import reference
 from attn_zoo.analysis.error import error_table
-from attn_zoo.bench.crossover_analysis import labels
-from attn_zoo.bench.experiments.crossover import Crossover
+from attn_zoo.bench.compare import quartiles, quotients
+from attn_zoo.bench.experiment import KINDS
+from attn_zoo.bench.experiments.crossover import CrossoverExperiment, compared
 from attn_zoo.bench.measurement import Cell, Measurement
-from attn_zoo.bench.timed import KINDS
-from attn_zoo.bench.timing import quartiles, quotients
 from attn_zoo.leaderboard import Row, Table, tables
 from attn_zoo.leaderboard.community import community_text, submissions
 from attn_zoo.leaderboard.page import ResultSet
@@ -99,8 +98,8 @@ class Results:
         if found is None:
             return None
         measured = Measurement.from_dict(found)
-        measured.cells = {cell: own for cell, own in measured.cells.items() if _concerns(cell, attention)}
-        return aligned(Crossover.report(measured)) if labels(list(measured.cells.values()), "mechanism") else None
+        measured.cells = {cell: cell for cell in measured.cells if _concerns(cell, attention)}
+        return aligned(CrossoverExperiment.report(measured)) if compared(measured.cells) else None
 
     def peers(self, attention: str) -> str | None:
         """The comparison of an attention's layers with public packages', or None where there is none."""
@@ -112,7 +111,7 @@ class Results:
         found = self._beside_peers(attention)
         if found is None:
             return []
-        by = {(cell.role, cell.group, cell.kind, cell.length): figures.all("seconds") for cell, figures in found.cells.items()}
+        by = {(cell.role, cell.group, cell.kind, cell.length): cell.all("seconds") for cell in found.cells}
         sides = dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells if cell.role in COMPARISONS)
         lines = []
         for name, side, length in sides:
@@ -128,7 +127,7 @@ class Results:
         """Return what was measured of an attention's layers beside public ones; None without a comparison."""
         for found in filter(None, map(self._measured, ("peers", "peers_recurrences"))):
             measured = Measurement.from_dict(found)
-            rows = compared_rows(measured.grid["mechanisms"])
+            rows = compared_rows(measured.settings["mechanisms"])
             names = [name for name, row in rows.items() if row.attention == attention]
             if names:
                 return _of_comparisons(measured, names)
@@ -156,9 +155,9 @@ def _concerns(cell: Cell, attention: str | None) -> bool:
 
 def _of_comparisons(measured: Measurement, names: Sequence[str]) -> Measurement:
     """Return a measurement with these comparisons alone, and with full attention and the matrix product beside them."""
-    cells = {cell: own for cell, own in measured.cells.items() if cell.role in (*names, BASELINE, PRODUCT)}
-    mechanisms = [text for text in measured.grid["mechanisms"] if text.partition("[")[0] in names]
-    for cell, own in cells.items():
+    cells = {cell: cell for cell in measured.cells if cell.role in (*names, BASELINE, PRODUCT)}
+    mechanisms = [text for text in measured.settings["mechanisms"] if text.partition("[")[0] in names]
+    for cell in cells:
         if cell.role == BASELINE:
-            own.failures = {}
-    return replace(measured, cells=cells, grid={**measured.grid, "mechanisms": mechanisms})
+            cell.failures.clear()
+    return replace(measured, cells=cells, settings={**measured.settings, "mechanisms": mechanisms})

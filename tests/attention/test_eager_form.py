@@ -30,11 +30,11 @@ MOST_FORWARD, MOST_BACKWARD, PER_CHUNK = 150, 350, 8
 def points_of(found: Measurement) -> list[dict[str, Any]]:
     """Return kernel launches at the three lengths, one point for each mechanism and causality."""
     points: dict[tuple[str, str], dict[str, Any]] = {}
-    for cell, figures in found.cells.items():
+    for cell in found.cells:
         empty: dict[str, Any] = {"attention": cell.label, "causal": cell.kind == "yes", "forward": [], "backward": []}
         point = points.setdefault((cell.label, cell.kind), empty)
         for name in ("forward", "backward"):
-            point[name].append(figures.one(f"{name}_launches"))
+            point[name].append(cell.one(f"{name}_launches"))
     return list(points.values())
 
 

@@ -1,4 +1,4 @@
-"""The paired comparison: by hand, exact coverage, and ties and slowdowns found on simulated machines that others share."""
+"""Statistics of rounds by hand; exact coverage, and ties and slowdowns found on simulated machines that others share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from attn_zoo.bench.compare import FEWEST_ROUNDS, ROUNDS, SMALLEST, Comparison, compare
+from attn_zoo.bench.compare import (
+    FEWEST_ROUNDS,
+    ROUNDS,
+    SMALLEST,
+    Comparison,
+    compare,
+    fit_exponent,
+    quartiles,
+    quotients,
+    unstable,
+)
 from attn_zoo.bench.protocol import TimingProtocol
 
 
@@ -75,7 +85,7 @@ def test_without_a_shuffled_order_the_second_place_looks_like_a_slower_mechanism
     shape = MACHINES["quiet"]
     assert compare(*timed(rng, shape, 1.0, second=1.05, shuffled=False)).verdict == "A faster"
     assert compare(*timed(rng, shape, 1.0, second=1.05)).verdict == "tie"
-    protocol = TimingProtocol(order="shuffled")
+    protocol = TimingProtocol()
     firsts = [protocol.ordered("AB", turn)[0] for turn in range(400)]
     assert 150 < firsts.count("A") < 250
 
@@ -132,3 +142,28 @@ def test_times_that_are_none_are_refused(wrong):
 def test_a_negative_share_is_refused():
     with pytest.raises(ValueError, match=r"at least 0, because .*; got -0\.1"):
         compare([1.0] * 6, [1.0] * 6, smallest=-0.1)
+
+
+def test_quartiles_by_hand():
+    assert quartiles([5.0, 1.0, 4.0, 2.0, 3.0]) == (2.0, 3.0, 4.0)
+    assert quartiles([1.0, 2.0]) == (1.25, 1.5, 1.75)
+    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+    with pytest.raises(ValueError, match="at least one"):
+        quartiles([])
+
+
+def test_quotients_are_of_the_same_round_so_that_a_slow_round_cancels():
+    slow = [1.0, 10.0, 1.0]
+    assert quotients([4 * s for s in slow], [2 * s for s in slow]) == [2.0, 2.0, 2.0]
+    assert quotients([4.0, 6.0], [2.0]) == [2.0], "a round that one side did not finish has no quotient"
+
+
+def test_unstable_is_more_than_a_fifth_of_the_median():
+    assert not unstable((0.9, 1.0, 1.09))
+    assert unstable((0.9, 1.0, 1.11))
+
+
+def test_exponents_of_known_laws():
+    lengths = [512, 1024, 4096]
+    assert fit_exponent(lengths, [3e-6 * n**2 for n in lengths]) == pytest.approx(2)
+    assert fit_exponent(lengths, [7e-6 * n for n in lengths]) == pytest.approx(1)

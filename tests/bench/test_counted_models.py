@@ -1,4 +1,4 @@
-"""Counted cost of a whole model: its layers and the products around them, and warnings of doubtful settings."""
+"""Counted cost of a whole model: by hand, and its layers; peak memory; warnings of doubtful settings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,44 @@ from torch import Tensor, nn
 
 from attn_zoo import attentions
 from attn_zoo.contract import Batch, Geometry
-from attn_zoo.count import count_level, count_model, model_warnings
-from attn_zoo.count.models import setting_warnings
-from attn_zoo.count.rigs import Sizes, Subject
+from attn_zoo.count import attention_parameters, count_flops, count_model, count_parameters, model_warnings, peak_bytes
+from attn_zoo.count.costs import count_subject, setting_warnings
+from attn_zoo.count.subjects import Subject
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, build_attention, card
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.frozen = inner, nn.Parameter(torch.zeros(5), requires_grad=False)
+
+    def forward(self, inputs, valid):
+        return self.inner(inputs)
+
+
+def test_counts_by_hand():
+    model = Wrapped(MultiHeadAttention(8, 2, "softmax", length=5))
+    assert count_parameters(model) == attention_parameters(model) == 4 * (8 * 8 + 8)
+    batch = Batch(torch.zeros(1, 5, 8), None, torch.zeros(1, dtype=torch.long))
+    assert count_flops(model, batch) == 4 * 2 * 5 * 8 * 8 + 2 * 2 * 5 * 5 * 8
+    with torch.device("meta"):
+        twin = Wrapped(MultiHeadAttention(8, 2, "softmax", length=5))
+        on_meta = Batch(torch.zeros(1, 5, 8), None, torch.zeros(1, dtype=torch.long))
+        assert count_flops(twin, on_meta) == count_flops(model, batch)
+
+
+def test_peak_bytes_see_temporaries_that_are_gone():
+    mebibyte = 2**20
+
+    def step() -> None:
+        first = torch.ones(8 * mebibyte, dtype=torch.uint8)
+        del first
+        second, third = (torch.ones(5 * mebibyte, dtype=torch.uint8) for _ in range(2))
+        del second, third
+
+    assert peak_bytes(step, torch.device("cpu")) == pytest.approx(10 * mebibyte, rel=0.01)
 
 
 class Stack(nn.Module):
@@ -41,9 +73,9 @@ def test_model_is_its_layers_and_the_products_around_them(name):
     with torch.device("meta"):
         one, four = count_model(Stack(name), batch(1)), count_model(Stack(name), batch(4))
         assert agrees(Stack(name), batch(1)) and agrees(Stack(name), batch(4))
-    layer = count_level("layer", Subject(name, {}, "eager"), Sizes(16, 2, mlp_ratio=2.0), 40)
+    layer = count_subject("layer", Subject(name, {}, "eager"), 16, 2, 40)
     around = 2 * 40 * 6 * 16 + 2 * 2 * 40 * 16 * 32 * 2 + 2 * 16 * 3
-    assert one.flops == 2 * (layer.shown("flops") or 0) + around
+    assert one.flops == 2 * (layer.flops or 0) + around
     assert four.flops == 4 * (one.flops or 0)
     assert one.parameters == sum(p.numel() for p in Stack(name).parameters())
     torch.manual_seed(0)

@@ -8,35 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attn_zoo.bench import crossover_analysis as analysis
-from attn_zoo.bench.crossover_analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
-from attn_zoo.bench.measurement import Cell, Figures
-from attn_zoo.count.rigs import Subject
+from attn_zoo.bench.experiments.crossover import FITTED_LENGTHS, Crossover, baseline, crossover, exponent, last_fall, round_length
+from attn_zoo.bench.measurement import Cell
+from attn_zoo.count.subjects import Subject
 
 
-def point(
-    label: str,
-    length: int,
-    seconds: Any = (),
-    *,
-    role: str = "mechanism",
-    failures: Any = None,
-    bytes: int | None = None,
-    backend: str | None = None,
-) -> Figures:
-    made = Figures(
-        Cell(label, "forward", length, role=role, subject=Subject("softmax", {}, "sdpa", backend)), failures=failures or {}
-    )
+def point(label: str, length: int, seconds: Any = (), **more: Any) -> Cell:
+    failures, bytes, backend = (more.pop(name, None) for name in ("failures", "bytes", "backend"))
+    cell = Cell(label, "forward", length, subject=Subject("softmax", {}, "sdpa", backend), **more)
     kept = {"seconds": list(seconds), "held_bytes": [0] if bytes else [], "peak_bytes": [bytes] if bytes else []}
-    made.values = {quantity: values for quantity, values in kept.items() if values}
-    return made
+    cell.values.update({quantity: values for quantity, values in kept.items() if values})
+    cell.failures.update(failures or {})
+    return cell
 
 
-def pair(length: int, ours: Any, theirs: Any) -> list[Figures]:
+def pair(length: int, ours: Any, theirs: Any) -> list[Cell]:
     return [point("ours", length, ours), point("softmax", length, theirs, role="sdpa")]
 
 
-def time_crossover(points: list[Figures]) -> Crossover:
+def time_crossover(points: list[Cell]) -> Crossover:
     found = crossover(points, "ours", "sdpa", "forward", "time")
     assert found is not None
     return found
@@ -151,7 +141,7 @@ def test_the_best_back_end_is_taken_at_each_length():
         for name, both in (("flash", (3.0, 4.0)), ("efficient", (2.0, 5.0)))
         for n, seconds in zip((100, 200), both, strict=True)
     ] + [point("softmax:sdpa (cudnn)", n, role="sdpa", failures={"seconds": "failed: no kernel"}) for n in (100, 200)]
-    assert [p.cell.subject and p.cell.subject.backend for p in baseline(points, "sdpa", "forward", "time")] == [
+    assert [cell.subject and cell.subject.backend for cell in baseline(points, "sdpa", "forward", "time")] == [
         "efficient",
         "flash",
     ]
@@ -159,5 +149,5 @@ def test_the_best_back_end_is_taken_at_each_length():
 
 def test_exponents_are_of_the_longest_lengths():
     points = [point("ours", n, [1.0 if n < 100 else n**2.0]) for n in (10, 20, 100, 200, 400, 800)]
-    assert exponent(points, "time") == pytest.approx(2.0) and analysis.FITTED_LENGTHS == 4
+    assert exponent(points, "time") == pytest.approx(2.0) and FITTED_LENGTHS == 4
     assert exponent(points[:2], "time") is None

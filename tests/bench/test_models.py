@@ -22,7 +22,7 @@ TINY = ["image=32", "length=24", "depth=1", "tokens=20", "rounds=2"]
 class InProcess:
     """A worker whose object lives in this process, for speed."""
 
-    def __init__(self, make: Callable[..., Any], *arguments: Any, environment: Any, bounded: bool) -> None:
+    def __init__(self, make: Callable[..., Any], *arguments: Any, bounded: bool) -> None:
         self.served = make(*arguments)
 
     def ask(self, method: str, *arguments: Any, limit: float | None) -> Any:

@@ -9,17 +9,15 @@ import pytest
 
 from attn_zoo.bench import session
 from attn_zoo.bench.experiments import EXPERIMENTS
-from attn_zoo.bench.experiments.models import WholeModels
+from attn_zoo.bench.experiments.models import ModelsExperiment
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.workers import Worker, WorkerError
 
-ENVIRONMENT = {"ATTN_ZOO_TEST": "kept"}
-
 
 @pytest.fixture(scope="module")
-def python(request):
+def python():
     """A process that evaluates Python: what it serves is the module ``builtins``."""
-    worker = Worker(importlib.import_module, "builtins", environment=request.param)
+    worker = Worker(importlib.import_module, "builtins")
     yield worker
     worker.stop()
 
@@ -31,31 +29,15 @@ WRONG = [
     ("__import__('os').kill(__import__('os').getpid(), 9)", "OOM", "status -9"),
     ("__import__('time').sleep(600)", "time limit", "0.2 s"),
 ]
-"""Code that goes wrong, with the kind and the message of the error. Starting a process from nothing again takes seconds."""
+"""Code that goes wrong, with the kind and the message of the error."""
 
 
-@pytest.mark.parametrize(
-    ("python", "code", "kind", "message"),
-    [
-        pytest.param(environment, *wrong, marks=pytest.mark.exhaustive if environment and at else (), id=f"{start}-{wrong[0]}")
-        for start, environment in (("forked", None), ("from nothing", ENVIRONMENT))
-        for at, wrong in enumerate(WRONG)
-    ],
-    indirect=["python"],
-    scope="module",
-)
+@pytest.mark.parametrize(("code", "kind", "message"), WRONG)
 def test_what_goes_wrong_is_named_and_the_next_request_is_served(python, code, kind, message):
     assert python.ask("eval", "6 * 7") == 42
     with pytest.raises(WorkerError, match=message) as caught:
         python.ask("eval", code, limit=0.2 if kind == "time limit" else 600.0)
     assert caught.value.kind == kind
-
-
-def test_environment_is_that_of_the_process_alone():
-    worker = Worker(importlib.import_module, "builtins", environment=ENVIRONMENT)
-    assert worker.ask("eval", "__import__('os').environ['ATTN_ZOO_TEST']") == "kept"
-    assert "ATTN_ZOO_TEST" not in importlib.import_module("os").environ
-    worker.stop()
 
 
 LIBRARIES = "sorted({line for line in open('/proc/self/maps') if 'libtorch_cpu' in line})"
@@ -74,7 +56,7 @@ def test_code_lies_alike_in_all_processes():
             worker.stop()
 
 
-@pytest.mark.parametrize("name", [name for name, grid in EXPERIMENTS.items() if grid.preloaded])
+@pytest.mark.parametrize("name", [name for name, kind in EXPERIMENTS.items() if kind.preloaded])
 def test_what_an_experiment_preloads_can_be_imported(name):
     for module in EXPERIMENTS[name].preloaded:  # the fork server passes over modules that are not there
         importlib.import_module(module)
@@ -84,5 +66,5 @@ def test_a_session_preloads_what_its_experiment_names(monkeypatch):
     preloaded = ["torch"]
     monkeypatch.setattr(session, "PRELOADED", preloaded)
     for _ in range(2):
-        session.Session(WholeModels(device="cpu"), Measurement("models", {}, None, {}))
-    assert preloaded == ["torch", *WholeModels.preloaded]
+        session.Session(ModelsExperiment(device="cpu"), Measurement("models", {}, None, {}))
+    assert preloaded == ["torch", *ModelsExperiment.preloaded]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from linformer_table3 import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, LinformerTable3, pairs, table3_report
 
 from attn_zoo.bench import session
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
-from attn_zoo.count.rigs import Subject
+from attn_zoo.count.subjects import Subject
 from attn_zoo.rows import RowName
 
 GIVEN: dict[str, Any] = {"device": "cpu", "sharing": "headwise", "rounds": 3, "repeat_seconds": 0.0, "time_limit": 60.0}
@@ -33,21 +32,13 @@ def test_some_of_the_papers_figures():
     assert (MEMORY_SAVED[512, 256], MEMORY_SAVED[16384, 128], MEMORY_SAVED[65536, 2048]) == ("1.5", "56", "18")
 
 
-def test_least_bytes_of_materialised_softmax_by_hand():
-    grid = LinformerTable3(**GIVEN)
-    cell = Cell("softmax", "forward", 1000, 2, subject=Subject("softmax", {}, "eager"))
-    assert grid.least_bytes(cell) == 2 * 2 * 4 * 1000 * 1000 * 4
-    assert grid.least_bytes(replace(cell, kind="training")) == 3 * 2 * 4 * 1000 * 1000 * 4
-    assert grid.least_bytes(replace(cell, subject=Subject("softmax", {}, "sdpa"))) == 0
-
-
 class Scripted:
     """A worker that holds batches up to ``most``, whose memory is 100 + 10 · batch bytes and whose step takes batch seconds."""
 
     most = 2
     timed: list[tuple[str, int]] = []  # noqa: RUF012
 
-    def __init__(self, *arguments: Any, environment: Any, bounded: bool) -> None: ...
+    def __init__(self, *arguments: Any, bounded: bool) -> None: ...
 
     def ask(self, method: str, kind: str, batch: int, length: int, limit: float) -> Any:
         if method in ("held", "peak"):
@@ -72,46 +63,41 @@ def scripted(monkeypatch, found: Measurement | None = None, **changes: Any) -> t
 
 def test_a_batch_that_does_not_fit_is_halved_and_every_round_is_kept(monkeypatch):
     found, _ = scripted(monkeypatch)
-    assert not any(figures.failures for figures in found.cells.values())
-    timed = {cell: figures for cell, figures in found.cells.items() if cell.batch == 2}
+    assert not any(cell.failures for cell in found.cells)
+    timed = [cell for cell in found.cells if cell.batch == 2]
     assert len(timed) == 3 * 2, "from 512 // 64 = 8 by way of 4"
-    for cell, figures in timed.items():
-        assert figures.all("seconds") == [2.0] * 3
-        assert figures.all("backward_seconds") == ([1.0] * 3 if cell.kind == "training" else [])
+    for cell in timed:
+        assert cell.all("seconds") == [2.0] * 3
+        assert cell.all("backward_seconds") == ([1.0] * 3 if cell.kind == "training" else [])
 
 
 def test_out_of_memory_at_one_sequence_is_a_cell(monkeypatch):
     monkeypatch.setattr(Scripted, "most", 0)
     found, _ = scripted(monkeypatch)
     assert {cell.batch for cell in found.cells} == {1}
-    for figures in found.cells.values():
-        assert figures.failures["seconds"] == "OOM: scripted" and not figures.all("seconds")
+    for cell in found.cells:
+        assert cell.failures["seconds"] == "OOM: scripted" and not cell.all("seconds")
 
 
 def test_largest_batches_on_a_cpu_come_from_the_line(monkeypatch):
     found, _ = scripted(monkeypatch, memory_gib=1099 / 2**30)
-    largest = {(cell.role, cell.kind): f.one("largest_batch") for cell, f in found.cells.items() if "largest_batch" in f.values}
-    assert largest["materialised", "forward"] == 0, "2 · 4 · 64 · 64 · 4 bytes are more"
-    assert largest["linformer", "training"] == 99
+    assert {cell.one("largest_batch") for cell in found.cells if cell.batch == 1} == {99}
 
 
-def point(role: str, seconds: list[float], largest: int | None, length: int = 512, **changes: Any) -> list[Figures]:
-    """Figures of both directions of a layer, in batches of two."""
+def point(role: str, seconds: list[float], largest: int | None, length: int = 512, **changes: Any) -> list[Cell]:
+    """Cells of both directions of a layer, in batches of two."""
     options = {"projected_length": changes["k"]} if "k" in changes else {}
     subject = Subject(role, options, changes.get("implementation", "sdpa"), changes.get("backend"))
     label = str(RowName("linformer", options, subject.implementation)) if options else f"softmax ({subject.backend or role})"
     taken = {"forward": {"seconds": seconds}, "training": {"seconds": [3 * s for s in seconds]}}
     taken["training"]["backward_seconds"] = [2 * s for s in seconds]
-    most = {} if largest is None else {"largest_batch": [largest]}
-    failures = changes.get("failures", {})
-    return [
-        Figures(
-            Cell(label, kind, length, 2, role=role, subject=subject),
-            {**{name: list(each) for name, each in values.items() if each}, **most},  # type: ignore[dict-item]
-            dict(failures),
-        )
-        for kind, values in taken.items()
-    ]
+    cells = []
+    for kind, values in taken.items():
+        cells.append(Cell(label, kind, length, 2, role=role, subject=subject))
+        cells[-1].values.update({name: list(each) for name, each in values.items() if each})
+        cells[-1].values.update({} if largest is None else {"largest_batch": [largest]})
+        cells[-1].failures.update(changes.get("failures", {}))
+    return cells
 
 
 def fixture() -> Measurement:
@@ -144,7 +130,7 @@ def fixture() -> Measurement:
     found = Measurement(
         "linformer_table3", {**setting, "lengths": [512, 65536]}, TimingProtocol(rounds=3), environment, complete=True
     )
-    found.cells = {figures.cell: figures for each in points for figures in each}
+    found.cells = {cell: cell for each in points for cell in each}
     return found
 
 
@@ -187,13 +173,13 @@ def test_the_program_measures_prints_and_resumes(tmp_path, capsys):
     assert found["complete"] is True
     cells = Measurement.from_dict(found).cells
     assert list(dict.fromkeys(cell.role for cell in cells)) == ["materialised", "sdpa", "linformer"]
-    largest = {(cell.role, cell.kind): f.one("largest_batch") or 0 for cell, f in cells.items() if cell.batch == 1}
+    largest = {(cell.role, cell.kind): cell.one("largest_batch") or 0 for cell in cells if cell.batch == 1}
     assert all(largest[role, "forward"] > largest[role, "training"] > 0 for role, _ in largest)
-    for cell, figures in cells.items():
-        assert not figures.failures
+    for cell in cells:
+        assert not cell.failures
         timed = 2 if cell.batch == 2 else 0
-        assert len(figures.all("seconds")) == timed
-        assert len(figures.all("backward_seconds")) == (timed if cell.kind == "training" else 0)
+        assert len(cell.all("seconds")) == timed
+        assert len(cell.all("backward_seconds")) == (timed if cell.kind == "training" else 0)
     assert table3_report(Measurement.from_dict(found)) == printed.rstrip("\n"), "the file is enough to print the table anew"
     assert printed.count("| materialised |") == 5
 

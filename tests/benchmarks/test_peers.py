@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import peers
 import pytest
 import torch
-from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows, rig
+from peer_comparisons import BASELINE, COMPARISONS, OURS, Peer, build_side, compared_rows, side_inputs
 from peers import PRODUCT, Peers
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.bench import session
 from attn_zoo.bench.bench import MatrixProducts
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.experiment import KINDS
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
-from attn_zoo.bench.timed import KINDS
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
 from attn_zoo.contract import CompressingAttention
@@ -109,7 +109,7 @@ def test_a_recurrence_in_our_mechanism_is_the_same_map(name):
     if reasons := missing(name):
         pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
     own = build_side(name, OURS, 32, 2, ours(name), 128)
-    inputs = rig(name, OURS, 32, 2, ours(name)).inputs(2, 128, torch.float32)
+    inputs = side_inputs(name, OURS, 32, 2, ours(name))(2, 128, torch.float32)
     for side in COMPARISONS[name].peers:
         theirs = build_side(name, side, 32, 2, ours(name), 128)
         theirs.load_state_dict(own.state_dict())
@@ -124,9 +124,8 @@ def test_every_side_runs_and_learns(name):
     shared = COMPARISONS[name].hyperparameter
     row = ours(small.get(name, f"{name}[{shared}=8]" if shared else name))
     for side in [OURS, *COMPARISONS[name].peers]:
-        made = rig(name, side, 32, 2, row)
-        inputs = [x.requires_grad_() for x in made.inputs(1, 256, torch.float32)]
-        out = made.build(256)(*inputs)
+        inputs = [x.requires_grad_() for x in side_inputs(name, side, 32, 2, row)(1, 256, torch.float32)]
+        out = build_side(name, side, 32, 2, row, 256)(*inputs)
         out.sum().backward()
         assert out.shape == inputs[0].shape and out.isfinite().all(), side
         assert all(x.grad is not None and x.grad.isfinite().all() for x in inputs), side
@@ -152,15 +151,15 @@ def test_the_baseline_is_causal_where_the_comparison_is_and_long_inputs_are_left
 
 
 class Scripted:
-    """A worker whose environment and requests are kept; a product fails, so does training of a linformer that is not ours."""
+    """A worker whose requests are kept; a product fails, so does training of a linformer that is not ours."""
 
-    environments: ClassVar[list[Any]] = []
+    made: ClassVar[list[Any]] = []
     asked: ClassVar[list[Any]] = []
     seconds: ClassVar[float] = 1.5
 
-    def __init__(self, make: Any, build: Any = None, *arguments: Any, environment: Any, bounded: bool) -> None:
-        self.environments.append(environment)
+    def __init__(self, make: Any, build: Any = None, *arguments: Any, bounded: bool) -> None:
         self.who = (PRODUCT, "") if make is MatrixProducts else build.args[:2]
+        self.made.append(self.who)
 
     def ask(self, method: str, kind: str, *arguments: Any, limit: float) -> Any:
         self.asked.append((method, *self.who, kind))
@@ -175,7 +174,7 @@ class Scripted:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
     monkeypatch.setattr(session, "Worker", Scripted)
     monkeypatch.setattr(Peer, "missing", lambda self: None)
-    for name in ("environments", "asked"):
+    for name in ("made", "asked"):
         monkeypatch.setattr(Scripted, name, [])
     return Scripted
 
@@ -188,14 +187,13 @@ def measured(done: Any = None, **changes: Any) -> tuple[Measurement, list[dict[s
     return found, saved
 
 
-def at(found: Measurement, name: str, side: str, kind: str) -> Figures:
-    return next(f for cell, f in found.cells.items() if (cell.role, cell.group, cell.kind) == (name, side, kind))
+def at(found: Measurement, name: str, side: str, kind: str) -> Cell:
+    return next(cell for cell in found.cells if (cell.role, cell.group, cell.kind) == (name, side, kind))
 
 
-def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
-    found, _ = measured(allocator="keep")
-    assert all(int(environment["MALLOC_MMAP_THRESHOLD_"]) > 2**30 for environment in scripted.environments)
-    assert len(scripted.environments) == 6 + 1, "six sides and the product"
+def test_every_side_has_a_process_and_a_failure_is_kept(scripted):
+    found, _ = measured()
+    assert len(set(scripted.made)) == len(scripted.made) == 6 + 1, "six sides and the product"
     for kind in KINDS:
         ours = at(found, "linformer", OURS, kind)
         assert ours.all("seconds") == [1.5] * 3 and (ours.one("floor_flops") or 0) > 0
@@ -204,7 +202,7 @@ def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
     assert {cell.group for cell in found.cells if cell.role == BASELINE} == {"full", "causal"}
     training = at(found, "linear_causal", OURS, "training")
     assert (training.one("held_bytes"), training.one("peak_bytes")) == (7, 7)
-    failed = {cell.label: set(figures.failures) for cell, figures in found.cells.items() if figures.failures}
+    failed = {cell.label: set(cell.failures) for cell in found.cells if cell.failures}
     assert failed == {PRODUCT: {"seconds"}, "linformer, linformer": {"peak_bytes", "seconds"}}
 
 
@@ -227,22 +225,22 @@ def fixture() -> Measurement:
     flops = {"forward": 10**9, "training": 3 * 10**9}
     unit = 2 * flops["forward"] / MatrixProducts.flops  # of two sequences, where a product takes one second
 
-    def add(name: str, side: str, kind: str, batch: int, times: list[float], peak: int = 0) -> Figures:
-        figures = found.of(Cell(f"{name}, {side}", kind, 4096, batch, side, name))
-        figures.values = {"seconds": [unit * time for time in times]} if times else {}
+    def add(name: str, side: str, kind: str, batch: int, times: list[float], peak: int = 0) -> Cell:
+        cell = found.of(Cell(f"{name}, {side}", kind, 4096, batch, side, name))
+        cell.values.update({"seconds": [unit * time for time in times]} if times else {})
         if peak:
-            figures.values["peak_bytes"] = [peak * 2**20]
-        return figures
+            cell.values["peak_bytes"] = [peak * 2**20]
+        return cell
 
     add("window", OURS, "forward", 2, [1.5, 1.5, 1.5], 30).values["floor_flops"] = [flops["forward"]]
     add("window", OURS, "training", 2, [6, 9, 12], 30).values["floor_flops"] = [flops["training"]]
     add("window", "local-attention", "forward", 2, [3, 3.08, 3], 89)
-    add("window", "local-attention", "training", 2, []).failures = {"peak_bytes": "OOM: scripted", "seconds": "OOM: scripted"}
+    add("window", "local-attention", "training", 2, []).failures.update(dict.fromkeys(("peak_bytes", "seconds"), "OOM: scripted"))
     add("window", "Longformer", "forward", 2, [4, 4, 4], 30)
     add("window", "Longformer", "training", 2, [15, 15, 15], 30)
     add(BASELINE, "full", "forward", 4, [6, 6, 6])
     add(BASELINE, "full", "training", 4, [9, 9, 9])
-    found.of(Cell(PRODUCT, "forward", 4096, role=PRODUCT)).values = {"seconds": [1.0, 1.0, 1.0]}
+    found.of(Cell(PRODUCT, "forward", 4096, role=PRODUCT)).values["seconds"] = [1.0, 1.0, 1.0]
     return found
 
 
@@ -280,11 +278,11 @@ def test_table_of_the_fixture():
 @needs("linformer")
 def test_the_program_measures_and_prints(tmp_path, capsys):
     words = ["mechanisms=[linformer[projected_length=8]]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "rounds=2"]
-    words += ["allocator=keep", "repeat_seconds=0", f"output={tmp_path / 'found.json'}"]
+    words += ["repeat_seconds=0", f"output={tmp_path / 'found.json'}"]
     assert run_experiment("peers", Peers, words) == 0
     found = Measurement.from_dict(json.loads((tmp_path / "found.json").read_text(encoding="utf-8")))
-    cells = {(cell.role, cell.group, cell.kind): f for cell, f in found.cells.items()}
-    assert not any(figures.failures for figures in cells.values())
+    cells = {(cell.role, cell.group, cell.kind): cell for cell in found.cells}
+    assert not any(cell.failures for cell in cells.values())
     for side in ("ours", "linformer"):
         for kind in ("forward", "training"):
             assert len(cells["linformer", side, kind].all("seconds")) == 2

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attn_zoo.bench.experiments.counted import CountedCost
-from attn_zoo.bench.experiments.crossover import Crossover
-from attn_zoo.bench.experiments.growth import Growth
-from attn_zoo.bench.experiments.models import WholeModels
-from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.experiment import Experiment
+from attn_zoo.bench.experiments.counted import CountedExperiment
+from attn_zoo.bench.experiments.crossover import CrossoverExperiment
+from attn_zoo.bench.experiments.growth import GrowthExperiment
+from attn_zoo.bench.experiments.models import ModelsExperiment
 from attn_zoo.bench.measurement import Measurement
 
-EXPERIMENTS: Mapping[str, type[Grid]] = {
-    "growth": Growth,
-    "counted": CountedCost,
-    "crossover": Crossover,
-    "models": WholeModels,
+EXPERIMENTS: Mapping[str, type[Experiment]] = {
+    "growth": GrowthExperiment,
+    "counted": CountedExperiment,
+    "crossover": CrossoverExperiment,
+    "models": ModelsExperiment,
 }
 """Experiments by name. The first is the default."""
 

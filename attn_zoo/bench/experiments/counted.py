@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from attn_zoo.bench.grid import Grid
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
-from attn_zoo.bench.probes import Answer, Ask, Probe
+from attn_zoo.bench.experiment import ROWS, Ask, Experiment, Values, attention_cells
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import binary, decimal, explained, joined, reason
-from attn_zoo.bench.timed import AttentionRows
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.checks import check_text
-from attn_zoo.contract import UnsupportedError
-from attn_zoo.count.levels import QUANTITIES, Counted, count_level
-from attn_zoo.count.models import setting_warnings
-from attn_zoo.count.rigs import LEVELS, Sizes, Subject
+from attn_zoo.count.costs import count_subject, setting_warnings
+from attn_zoo.count.subjects import SCOPES, Subject, geometry_of
 from attn_zoo.registry import attention_options, card
 from attn_zoo.rows import option
 from attn_zoo.terminal import table
@@ -30,108 +25,88 @@ TITLES = {
     "state_bytes": "Recurrent state",
 }
 
-KINDS = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections", "block": "Blocks"}
-"""Names of what is counted, by level."""
-
-
-def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str, format: str) -> str:
-    lengths = sorted({p.cell.length for p in points})
-    cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
-    rows = [[label, *(cells[label, length] for length in lengths)] for label in dict.fromkeys(p.cell.label for p in points)]
-    return table(["attention", *(f"{length:,}" for length in lengths)], rows, format)
-
-
-def _cell(point: Figures, softmax: Figures, name: str) -> str:
-    found, measure = point.one(name), softmax.one(name)
-    if found is None:
-        return reason(point, "flops")
-    text = binary(found) if name.endswith("bytes") else decimal(found)
-    times = found / measure if measure else None
-    quotient = "" if times is None else f" ({times:.2g}×)" if times < 10 else f" ({times:,.0f}×)"
-    return text + quotient + (" ≠" if f"{name}_by_pytorch" in point.values else "")
-
-
-def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
-    """Return disagreements of formula and PyTorch, warnings and refusals, each once with the lengths to which it applies."""
-    lengths: dict[str, list[int]] = {}
-    for point in points:
-        label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []
-        for why in point.failures.values():
-            kind, _, words = why.partition(": ")
-            told.append(f"{label} is refused: {words}" if kind == "refused" else f"{label}: {kind}")
-        for name, title in TITLES.items():
-            if (counted := point.one(f"{name}_by_pytorch")) is not None:
-                told.append(f"≠ {label}, {title}: the formula says {point.one(name):,}, PyTorch counts {counted:,}")
-        for line in told:
-            lengths.setdefault(line, []).append(point.cell.length)
-    every = len({point.cell.length for point in points})
-    where = {line: "every length" if len(at) == every else ", ".join(f"{n:,}" for n in at) for line, at in lengths.items()}
-    return [f"{line} (at {at})" for line, at in where.items()]
-
-
-def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
-    assert cell.subject is not None
-    geometry, entry = Sizes(grid["dim"], grid["heads"]).geometry(cell.length, grid["causal"]), card(cell.subject.attention)
-    return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
-
+WHAT = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}
+"""Names of what is counted, by scope."""
 
 BASELINE = Cell("softmax, the measure", "", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
 
 
 @dataclass
-class CountedCost(Grid, AttentionRows):
-    """FLOPs, parameters and bytes of the recurrent state, computed by formulas, and bytes of activations, counted by PyTorch.
-    FLOPs and parameters are also counted by PyTorch, and differences from the formulas are marked."""
+class CountedExperiment(Experiment):
+    """FLOPs, parameters and bytes of the recurrent state, computed by formulas, and bytes of activations, counted by PyTorch."""
 
-    level: str = option("mechanism", "what is counted: mechanism, layer (with its projections) or block (with its MLP)")
+    attention: list[str] = option(["softmax", "linformer", "performer", "longformer", "reformer"], ROWS)
+    level: str = option("mechanism", "what is counted: mechanism, or layer (with its projections)")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "sequence lengths in tokens")
     dim: int = option(256, "width of the layer, in channels")
     heads: int = option(4, "number of heads")
     causal: bool = option(False, "true if each position sees only itself and earlier ones; then there is a recurrent state")
-    mlp_ratio: float = option(2.0, "width of a block's MLP divided by dim")
-    seconds: float | None = option(60.0, "time limit of the whole count, in seconds; what would exceed it is left out")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_text("level", self.level, LEVELS)
+        check_text("level", self.level, SCOPES)
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
         cells = [
             replace(cell, kind="counted", subject=cell.subject and replace(cell.subject, causal=self.causal))
-            for cell in (BASELINE, *self.layers)
+            for cell in (BASELINE, *attention_cells(self.attention))
         ]
         return [[replace(cell, length=n) for cell in cells] for n in sorted(self.lengths)]
 
-    def once(self, cell: Cell) -> Sequence[Probe]:
-        return (Probe("flops", self._count),)
+    def once(self, cell: Cell) -> Mapping[str, Callable[[Ask, Cell], Values]]:
+        return {"flops": self._count}
 
-    def warm_up(self, cell: Cell) -> None:
-        if cell.length == min(self.lengths):
-            with suppress(WorkerError):  # the probe raises it again
-                self._counted(cell)
-
-    def _count(self, ask: Ask, found: Figures) -> Answer:
-        """Count each quantity to show, and add PyTorch's count if it differs from the formula."""
-        counted = self._counted(found.cell)
-        differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
-        return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
-
-    def _counted(self, cell: Cell) -> Counted:
+    def _count(self, ask: Ask, cell: Cell) -> Values:
         assert cell.subject is not None
         try:
-            return count_level(self.level, cell.subject, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio), cell.length)
-        except (UnsupportedError, ValueError) as error:
+            return asdict(count_subject(self.level, cell.subject, self.dim, self.heads, cell.length))
+        except ValueError as error:
             raise WorkerError("refused", str(error)) from error
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
-        softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
-        shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
-        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name, format)}" for name in shown]
-        mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
-        where = f"width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}"
-        notes = [f"{KINDS[grid['level']]}: {where}. {explained('counted')}"]
-        notes += [] if grid["causal"] else ["Bidirectional attention has no recurrent state; causal=true shows it."]
-        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))
+        settings, cells = found.settings, [cell for cell in found.cells if cell.role != "baseline"]
+        softmax = {cell.length: cell for cell in found.cells if cell.role == "baseline"}
+        shown = [name for name in TITLES if name != "state_bytes" or settings["causal"]]
+        parts = [f"**{TITLES[name]}**\n\n{_table(cells, softmax, name, format)}" for name in shown]
+        where = f"width {settings['dim']}, {settings['heads']} heads{', causal' if settings['causal'] else ''}"
+        notes = [f"{WHAT[settings['level']]}: {where}. {explained('counted')}"]
+        notes += [] if settings["causal"] else ["Bidirectional attention has no recurrent state; causal=true shows it."]
+        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(cells, settings)]))
+
+
+def _table(cells: Sequence[Cell], softmax: Mapping[int, Cell], name: str, format: str) -> str:
+    lengths = sorted({cell.length for cell in cells})
+    texts = {(cell.label, cell.length): _text(cell, softmax[cell.length], name) for cell in cells}
+    rows = [[label, *(texts[label, length] for length in lengths)] for label in dict.fromkeys(cell.label for cell in cells)]
+    return table(["attention", *(f"{length:,}" for length in lengths)], rows, format)
+
+
+def _text(cell: Cell, softmax: Cell, name: str) -> str:
+    count, of_softmax = cell.one(name), softmax.one(name)
+    if count is None:
+        return reason(cell, "flops")
+    text = binary(count) if name.endswith("bytes") else decimal(count)
+    times = count / of_softmax if of_softmax else None
+    return text + ("" if times is None else f" ({times:.2g}×)" if times < 10 else f" ({times:,.0f}×)")
+
+
+def _remarks(cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[str]:
+    """Return warnings and refusals, each once with the lengths to which it applies."""
+    lengths: dict[str, list[int]] = {}
+    for cell in cells:
+        for line in _remarks_on(cell, settings):
+            lengths.setdefault(line, []).append(cell.length)
+    every = len({cell.length for cell in cells})
+    where = {line: "every length" if len(at) == every else ", ".join(f"{n:,}" for n in at) for line, at in lengths.items()}
+    return [f"{line} (at {at})" for line, at in where.items()]
+
+
+def _remarks_on(cell: Cell, settings: Mapping[str, Any]) -> Iterator[str]:
+    assert cell.subject is not None
+    if cell.values:
+        entry, geometry = card(cell.subject.attention), geometry_of(cell.subject, settings["dim"], settings["heads"], cell.length)
+        yield from setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options))
+    for why in cell.failures.values():
+        yield f"{cell.label} is refused: {why.removeprefix('refused: ')}"

@@ -1,25 +1,41 @@
-"""Experiment ``crossover``: the length from which each mechanism costs less than softmax attention."""
+"""Experiment ``crossover``: the length from which each mechanism costs less than softmax attention, with an interval.
+
+At each length, the cost of the mechanism is divided by that of softmax in every round. The median of these quotients has a
+confidence interval (see ``attn_zoo.bench.compare``). Between the measured lengths, the median is interpolated linearly on
+logarithmic axes. The crossover is the length at which the median falls below 1 for the last time. The bounds of the crossover are
+found in the same way from the bounds of the interval. Memory is measured once, so its crossover has no interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from attn_zoo.bench.compare import FEWEST_ROUNDS
-from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, baseline, compared, crossover, labels, value
-from attn_zoo.bench.crossover_plot import plot_crossover
-from attn_zoo.bench.measurement import Cell, Figures, Measurement
+from attn_zoo.bench.compare import FEWEST_ROUNDS, compare, fit_exponent
+from attn_zoo.bench.experiment import KINDS, LayerTiming, attention_cells, softmax_cells
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import failures, joined, notes
-from attn_zoo.bench.timed import KINDS, AttentionRows, Timed, softmax_layers
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.rows import option
 from attn_zoo.terminal import table
 
+QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes"}
+"""Costs that have a crossover, each with the name of its quantity in a measurement."""
+
+BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
+"""Names of the baselines in reports, by their roles in a measurement."""
+
+FITTED_LENGTHS = 4
+"""The exponent of cost against length is fitted to this number of the longest lengths. At shorter lengths, linear terms hide the
+growth."""
+
 
 @dataclass
-class Crossover(Timed, AttentionRows):
+class CrossoverExperiment(LayerTiming):
     """Length from which each mechanism costs less time or memory than softmax, with intervals. Softmax is measured in two ways:
     with all weights in memory (materialised), and fused.
 
@@ -44,62 +60,179 @@ class Crossover(Timed, AttentionRows):
         "cuda": {"lengths": [2**power for power in range(8, 17)], "precision": "bf16"},
     }
     fewest_rounds: ClassVar[int] = FEWEST_ROUNDS
-    fewest_lengths: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.lengths or ()) < 2:
+            raise ValueError(f"lengths must be a list of at least two different integers; got {self.lengths}")
         if self.plot is not None:
             check_plot(Path(self.plot))
-        self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        mechanisms = [layer for layer in self.layers if layer.subject and layer.subject.attention != "softmax"]
+        mechanisms = [cell for cell in attention_cells(self.attention) if cell.subject and cell.subject.attention != "softmax"]
         if not mechanisms:
             raise ValueError(
                 "attention= must name a mechanism other than softmax, because every mechanism is compared with softmax. Add a "
                 "mechanism"
             )
-        layers = [*softmax_layers(self.device), *mechanisms]
+        layers = [*softmax_cells(self.device), *mechanisms]
         return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths or ())]
-
-    def process(self, cell: Cell) -> str:
-        return cell.label
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        points = list(found.cells.values())
         columns = [(quantity, kind) for quantity in QUANTITIES for kind in KINDS]
         head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
         rows = [
-            [label, words, *(_cell(points, label, role, kind, quantity) for quantity, kind in columns)]
-            for label in compared(points)
+            [label, words, *(_text(crossover(found.cells, label, role, kind, quantity)) for quantity, kind in columns)]
+            for label in compared(found.cells)
             for role, words in BASELINES.items()
         ]
-        return joined(found, table(head, rows, format, left=(0, 1)), _notes(found, points))
+        settings = found.settings
+        size = f"width {settings['dim']}, {settings['heads']} heads, one sequence, {settings['precision']}"
+        what, failed = f"One layer with its projections: {size}", failures(found.cells, KINDS)
+        return joined(found, table(head, rows, format, left=(0, 1)), notes(found, what, "crossover", before=failed))
 
     def draw(self, found: Measurement) -> None:
+        from attn_zoo.bench.experiments.crossover_plot import plot_crossover
+
         if self.plot is not None:
             plot_crossover(found, Path(self.plot))
 
 
-def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> str:
-    found = crossover(points, label, role, kind, quantity)
+def _text(found: Crossover | None) -> str:
     return "not measured" if found is None else found.describe()
 
 
-def _notes(found: Measurement, points: Sequence[Figures]) -> str:
-    grid = found.grid
-    what = f"One layer with its projections: width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}"
-    before = "\n".join(line for line in (failures(points, KINDS), _backends(points)) if line)
-    return notes(found, what, "crossover", before=before)
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Crossover: the length (``at``) from which a mechanism costs less than a baseline. ``low`` and ``high`` bound its interval.
+
+    A length of 0 means that the mechanism costs less at all lengths that were compared. Infinity means that it does not cost
+    less at the longest length.
+    """
+
+    at: float
+    low: float
+    high: float
+    shortest: int
+    longest: int
+    exact: bool
+    """True if the cost has no noise, as for memory. The crossover then has no interval."""
+
+    def describe(self) -> str:
+        """Return the crossover as text for a table, with rounded lengths."""
+        if self.low == math.inf:
+            return f"never up to {self.longest:,}"
+        if self.high == 0:
+            return f"from {self.shortest:,} on"
+        return self._name(self.at) + ("" if self.exact else f" ({self._name(self.low)} to {self._name(self.high)})")
+
+    def _name(self, length: float) -> str:
+        if length == 0:
+            return f"≤ {self.shortest:,}"
+        if length == math.inf:
+            return f"> {self.longest:,}"
+        return f"{min(max(self.shortest, round_length(length)), self.longest):,}"
 
 
-def _backends(points: Sequence[Figures]) -> str:
-    """Return the fastest back end of PyTorch's fused attention for each kind of step and length, if there are several back ends."""
-    if len(labels(points, "sdpa")) < 2:
-        return ""
-    said = []
-    for kind, words in KINDS.items():
-        best = [p for p in baseline(points, "sdpa", kind, "time") if value(p, "time") is not None]
-        said.append(f"{words}: " + ", ".join(f"{p.cell.subject.backend} at {p.cell.length:,}" for p in best if p.cell.subject))
-    return f"- Fastest back end of SDPA: {'; '.join(said)}."
+def round_length(length: float) -> int:
+    """Return the length, rounded to two significant digits, or to three if the first digit is 1."""
+    digits = math.floor(math.log10(length))
+    step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
+    return round(length / step) * step
+
+
+def cost(cell: Cell, quantity: str) -> float | None:
+    """Return the measured cost of a step of one layer at one length, or None if it was not measured. ``quantity`` is ``time``, the
+    median over rounds, or ``memory``: the memory that is allocated before the step, plus the most that the step adds to it."""
+    if quantity == "memory":
+        parts = [cell.one(name) for name in ("held_bytes", "peak_bytes")]
+        return None if None in parts else sum(map(float, filter(None, parts)))
+    seconds = cell.all("seconds")
+    return statistics.median(seconds) if seconds else None
+
+
+def select(cells: Iterable[Cell], label: str, kind: str) -> list[Cell]:
+    """Return the cells of one layer (``label``) and one kind of step (``forward`` or ``training``), sorted by length."""
+    return sorted((cell for cell in cells if (cell.label, cell.kind) == (label, kind)), key=lambda cell: cell.length)
+
+
+def compared(cells: Iterable[Cell]) -> list[str]:
+    """Return the labels of the mechanisms that are compared with softmax. Softmax is never among them."""
+    others = [c for c in cells if c.role == "mechanism" and (c.subject is None or c.subject.attention != "softmax")]
+    return list(dict.fromkeys(cell.label for cell in others))
+
+
+def baseline(cells: Iterable[Cell], role: str, kind: str, quantity: str) -> list[Cell]:
+    """Return the cells of softmax as a baseline (``materialised`` or ``sdpa``), one for each length. If several implementations
+    were measured at a length, the one with the lowest cost is used, or the first if all failed."""
+    best: dict[int, Cell] = {}
+    for cell in cells:
+        if (cell.role, cell.kind) == (role, kind):
+            least = _or_infinity(cost(best[cell.length], quantity)) if cell.length in best else None
+            if least is None or _or_infinity(cost(cell, quantity)) < least:
+                best[cell.length] = cell
+    return [best[length] for length in sorted(best)]
+
+
+def _or_infinity(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def exponent(cells: Sequence[Cell], quantity: str) -> float | None:
+    """Return the exponent p in cost ~ length^p, where ``quantity`` is the cost. The fit uses at most ``FITTED_LENGTHS`` lengths,
+    the longest. Return None if fewer than three lengths were measured."""
+    known = [(cell.length, found) for cell in cells if (found := cost(cell, quantity)) is not None][-FITTED_LENGTHS:]
+    return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
+
+
+def crossover(cells: Iterable[Cell], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
+    """Return the crossover of a mechanism (``label``) with a baseline (``role``): the length from which the mechanism costs less.
+    Return None if fewer than two lengths can be compared."""
+    against = {cell.length: cell for cell in baseline(cells, role, kind, quantity)}
+    both = [(cell, against[cell.length]) for cell in select(cells, label, kind) if cell.length in against]
+    logs = {ours.length: found for ours, theirs in both if (found := _log_quotient(ours, theirs, quantity)) is not None}
+    if len(logs) < 2:
+        return None
+    lengths = list(logs)
+    at, low, high = (last_fall(lengths, values) for values in zip(*logs.values(), strict=True))
+    return Crossover(at, low, high, lengths[0], lengths[-1], exact=quantity == "memory")
+
+
+def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
+    """Return the length at which a curve falls below 0 for the last time. ``logs`` are the values of the curve at ``lengths``.
+    Return 0 if all values are below 0, and infinity if the last value is not."""
+    above = [at for at, log in enumerate(logs) if log >= 0]
+    if not above:
+        return 0.0
+    at = above[-1]
+    if at == len(logs) - 1:
+        return math.inf
+    if math.isinf(logs[at]) or math.isinf(logs[at + 1]):
+        return float(lengths[at + 1])
+    share = logs[at] / (logs[at] - logs[at + 1])
+    return math.exp(math.log(lengths[at]) + share * math.log(lengths[at + 1] / lengths[at]))
+
+
+def _log_quotient(ours: Cell, theirs: Cell, quantity: str) -> tuple[float, float, float] | None:
+    """Return the logarithm of (cost of the mechanism / cost of the baseline) at one length, with the bounds of its interval. It is
+    infinity if only the mechanism ran out of memory, and minus infinity if only the baseline did. Return None if the costs cannot
+    be compared."""
+    costs, lost = [cost(cell, quantity) for cell in (ours, theirs)], [_ran_out(cell, quantity) for cell in (ours, theirs)]
+    if lost[0] and costs[1] is not None:
+        return (math.inf,) * 3
+    if lost[1] and costs[0] is not None:
+        return (-math.inf,) * 3
+    if costs[0] is None or costs[1] is None:
+        return None
+    if quantity == "memory":
+        return (math.log(costs[0] / costs[1]),) * 3
+    rounds = [cell.all("seconds") for cell in (theirs, ours)]
+    if min(map(len, rounds)) < FEWEST_ROUNDS:
+        return None
+    found = compare(*rounds)
+    return math.log(found.quotient), math.log(found.low), math.log(found.high)
+
+
+def _ran_out(cell: Cell, quantity: str) -> bool:
+    return cell.failures.get(QUANTITIES[quantity], cell.failures.get("seconds", "")).startswith("OOM")

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.bench.bench import Bench
-from attn_zoo.bench.grid import Grid
+from attn_zoo.bench.compare import quotients
+from attn_zoo.bench.experiment import Experiment
 from attn_zoo.bench.measurement import Cell, Measurement
-from attn_zoo.bench.probes import SECONDS, Probe
 from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.tables import failures, figure, joined, notes, seconds_or_reason
-from attn_zoo.bench.timing import quotients
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.rows import RowName, only_row, option
 from attn_zoo.terminal import table
@@ -27,15 +26,10 @@ PROMPT = 16
 """Number of tokens in the prompt."""
 
 
-def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random images of shape (batch, 3, size, size), as a tuple of one tensor. ``length`` is not used."""
-    return (torch.randn(batch, 3, size, size, dtype=dtype),)
-
-
-def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return random token ids below 1,000 of shape (batch, tokens), as a tuple of one tensor. ``length`` and ``dtype`` are not
-    used."""
-    return (torch.randint(1, 1000, (batch, tokens)),)
+def random_inputs(name: str, size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return random inputs of a model as a tuple of one tensor: images (batch, 3, size, size) for ``vit``, otherwise token ids
+    (batch, size). ``length`` is not used."""
+    return (torch.randn(batch, 3, size, size, dtype=dtype) if name == "vit" else torch.randint(1, 1000, (batch, size)),)
 
 
 class Generating(nn.Module):
@@ -94,7 +88,7 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 
 
 @dataclass
-class WholeModels(Grid):
+class ModelsExperiment(Experiment):
     """Time of a timm ViT and a BERT before and after a mechanism replaces softmax, and time of generating text with GPT-2."""
 
     models: list[str] = option(list(MODELS), "what is timed: vit, bert, generation (the last two need the extra text)")
@@ -115,12 +109,10 @@ class WholeModels(Grid):
         for name in self.models:
             if name not in MODELS:
                 raise UnknownNameError("model of experiment=models", name, MODELS)
-        if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
-            wanted = (
-                f"image= must be a multiple of 16, the side of a patch, and tokens= must be more than {PROMPT}, the length of the "
-                "prompt"
-            )
-            raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
+        if self.image < 16 or self.image % 16:
+            raise ValueError(f"image= must be a multiple of 16, the side of a patch; got {self.image}")
+        if self.tokens <= PROMPT:
+            raise ValueError(f"tokens= must be more than {PROMPT}, the length of the prompt; got {self.tokens}")
         row, recurrent = only_row("attention", self.attention, hybrids=True), only_row("recurrent", self.recurrent, hybrids=True)
         self.rows = {"vit": row, "bert": row, "generation": recurrent}
 
@@ -130,25 +122,20 @@ class WholeModels(Grid):
 
     def groups(self) -> list[list[Cell]]:
         lengths = {"vit": (self.image // 16) ** 2 + 1, "bert": self.length, "generation": self.tokens}
-        return [[Cell(f"{name}, {role}", "forward", lengths[name], group=name) for role in _roles(name)] for name in self.models]
-
-    def each(self, cell: Cell) -> Sequence[Probe]:
-        return (SECONDS,)
+        roles = {"vit": ("before", "after"), "bert": ("before", "after"), "generation": ("before", "softmax", "after")}
+        return [[Cell(f"{name}, {role}", "forward", lengths[name], group=name) for role in roles[name]] for name in self.models]
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         name, role = cell.label.split(", ")
         build = partial(build_model, name, role, self.rows[name], self.depth, self.image)
-        if name == "vit":
-            inputs = partial(random_images, self.image)
-        else:
-            inputs = partial(random_ids, self.length if name == "bert" else PROMPT)
+        inputs = partial(random_inputs, name, {"vit": self.image, "bert": self.length, "generation": PROMPT}[name])
         return Bench, build, inputs, torch.device(self.device), self.precision, None, self.protocol
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        grid, rows = found.grid, []
-        for name in grid["models"]:
-            cells = {cell.label.split(", ")[1]: each for cell, each in found.cells.items() if cell.group == name}
+        settings, rows = found.settings, []
+        for name in settings["models"]:
+            cells = {cell.label.split(", ")[1]: cell for cell in found.cells if cell.group == name}
             if "after" not in cells:  # an interrupted measurement did not reach it
                 continue
             after = cells.pop("after")
@@ -156,24 +143,19 @@ class WholeModels(Grid):
                 faster = quotients(before.all("seconds"), after.all("seconds"))
                 times = [seconds_or_reason(each) for each in (before, after)]
                 times.append(figure(faster) if faster else "-")
-                rows.append([MODELS[name], f"{after.cell.length:,}", _change(name, role, grid), *times])
+                rows.append([MODELS[name], f"{after.length:,}", _change(name, role, settings), *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         what = (
-            f"One sequence, in {grid['precision']}; BERT has {grid['depth']} layers; GPT-2 has {GPT2['n_layer']} and a "
+            f"One sequence, in {settings['precision']}; BERT has {settings['depth']} layers; GPT-2 has {GPT2['n_layer']} and a "
             f"prompt of {PROMPT} tokens"
         )
-        failed = failures(found.cells.values(), {"forward": "forward"})
+        failed = failures(found.cells, {"forward": "forward"})
         return joined(found, table(head, rows, format, left=(0, 2)), notes(found, what, "models", before=failed))
 
 
-def _roles(name: str) -> Sequence[str]:
-    """Return the roles of a model. The last one is compared with each of the others."""
-    return ("before", "softmax", "after") if name == "generation" else ("before", "after")
-
-
-def _change(name: str, role: str, grid: Mapping[str, Any]) -> str:
+def _change(name: str, role: str, settings: Mapping[str, Any]) -> str:
     """Return words for the change from a role to ``after``."""
     if name != "generation":
-        return f"softmax → {grid['attention']}"
-    before = "softmax, cached keys" if role == "softmax" else f"{grid['recurrent']}, recomputed"
-    return f"{before} → {grid['recurrent']}, recurrent state"
+        return f"softmax → {settings['attention']}"
+    before = "softmax, cached keys" if role == "softmax" else f"{settings['recurrent']}, recomputed"
+    return f"{before} → {settings['recurrent']}, recurrent state"

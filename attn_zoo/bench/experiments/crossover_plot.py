@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.bench import crossover_analysis as analysis
-from attn_zoo.bench.crossover_analysis import BASELINES, QUANTITIES, Crossover
-from attn_zoo.bench.measurement import Figures, Measurement
+from attn_zoo.bench.compare import quartiles
+from attn_zoo.bench.experiment import KINDS
+from attn_zoo.bench.experiments import crossover as analysis
+from attn_zoo.bench.experiments.crossover import BASELINES, Crossover
+from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import machine
-from attn_zoo.bench.timed import KINDS
-from attn_zoo.bench.timing import quartiles
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, check_plot, save, settings
 
 BASELINE_STYLES: Mapping[str, Mapping[str, Any]] = {
@@ -35,14 +35,14 @@ def plot_crossover(found: Measurement, path: Path) -> None:
         ValueError: ``check_plot`` does not accept the path, or every measurement failed.
     """
     check_plot(path)
-    points = list(found.cells.values())
-    quantities = [q for q in UNITS if any(analysis.value(p, q) is not None for p in points)]
+    cells = list(found.cells)
+    quantities = [q for q in UNITS if any(analysis.cost(cell, q) is not None for cell in cells)]
     if not quantities:
         raise ValueError("there is nothing to plot, because every measurement failed; the table gives the reasons. Leave plot= out")
     import matplotlib
     from matplotlib.figure import Figure
 
-    mechanisms = analysis.compared(points)
+    mechanisms = analysis.compared(cells)
     strip = 0.35 + 0.24 * len(mechanisms)
     with matplotlib.rc_context(settings("crossover")):
         figure = Figure(figsize=(11.0, 0.9 + len(quantities) * (3.6 + strip)), layout="constrained")
@@ -50,28 +50,28 @@ def plot_crossover(found: Measurement, path: Path) -> None:
         grid = figure.subplots(2 * len(quantities), len(KINDS), sharex=True, height_ratios=[3.6, strip] * len(quantities))
         for row, quantity in enumerate(quantities):
             for column, kind in enumerate(KINDS):
-                _curves(grid[2 * row][column], points, mechanisms, quantity, kind)
-                _crossovers(grid[2 * row + 1][column], points, mechanisms, quantity, kind, named=column == 0)
+                _curves(grid[2 * row][column], cells, mechanisms, quantity, kind)
+                _crossovers(grid[2 * row + 1][column], cells, mechanisms, quantity, kind, named=column == 0)
         _legend(figure)
-        _length_axis(grid, sorted({p.cell.length for p in points}))
+        _length_axis(grid, sorted({cell.length for cell in cells}))
         save(figure, path)
 
 
 def _title(found: Measurement) -> str:
-    grid = found.grid
+    settings = found.settings
     return (
-        f"Cost of one attention layer by length: width {grid['dim']}, {grid['heads']} heads, one sequence, "
-        f"{grid['precision']}\n{machine(found)}"
+        f"Cost of one attention layer by length: width {settings['dim']}, {settings['heads']} heads, one sequence, "
+        f"{settings['precision']}\n{machine(found)}"
     )
 
 
-def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str) -> None:
+def _curves(axes: Any, cells: Sequence[Cell], mechanisms: Sequence[str], quantity: str, kind: str) -> None:
     """Draw medians with their interquartile range over lengths, with a legend of their exponents."""
     for role, style in BASELINE_STYLES.items():
-        _curve(axes, analysis.baseline(points, role, kind, quantity), quantity, BASELINES[role], style)
+        _curve(axes, analysis.baseline(cells, role, kind, quantity), quantity, BASELINES[role], style)
     for at, label in enumerate(mechanisms):
         style = {"color": SERIES[at % len(SERIES)], "marker": MARKERS[at % len(MARKERS)], "markersize": 4.5, "linewidth": 1.4}
-        _curve(axes, analysis.select(points, label, kind), quantity, _name(label), style)
+        _curve(axes, analysis.select(cells, label, kind), quantity, _name(label), style)
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set(xscale="log", yscale="log", ylabel=UNITS[quantity][0])
@@ -83,24 +83,24 @@ def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], qua
     axes.legend(loc="upper left", labelcolor="linecolor", fontsize=8.5, reverse=True)
 
 
-def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: Mapping[str, Any]) -> None:
+def _curve(axes: Any, own: Sequence[Cell], quantity: str, name: str, style: Mapping[str, Any]) -> None:
     scale = UNITS[quantity][1]
-    known = [(p, found * scale) for p in own if (found := analysis.value(p, quantity)) is not None]
+    known = [(cell, found * scale) for cell in own if (found := analysis.cost(cell, quantity)) is not None]
     if not known:
         return
-    lengths, slope = [p.cell.length for p, _ in known], analysis.exponent(own, quantity)
+    lengths, slope = [cell.length for cell, _ in known], analysis.exponent(own, quantity)
     axes.plot(lengths, [found for _, found in known], label=name + ("" if slope is None else f"  n^{slope:.2f}"), **style)
     if quantity != "memory":
-        spreads = [quartiles(p.all(QUANTITIES[quantity])) for p, _ in known]
+        spreads = [quartiles(cell.all("seconds")) for cell, _ in known]
         low, high = [s[0] * scale for s in spreads], [s[2] * scale for s in spreads]
         axes.fill_between(lengths, low, high, color=style["color"], alpha=0.18, linewidth=0)
 
 
-def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
+def _crossovers(axes: Any, cells: Sequence[Cell], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
     """Draw the crossovers of each mechanism with both baselines and their intervals, one line per mechanism."""
     for at, label in enumerate(mechanisms):
         for role, offset in zip(BASELINES, (-0.18, 0.18), strict=True):
-            if (found := analysis.crossover(points, label, role, kind, quantity)) is not None:
+            if (found := analysis.crossover(cells, label, role, kind, quantity)) is not None:
                 _interval(axes, found, at + offset, SERIES[at % len(SERIES)], filled=role == "sdpa")
     axes.set(ylim=(len(mechanisms) - 0.5, -0.5), yticks=range(len(mechanisms)))
     axes.set_yticklabels([_name(label) for label in mechanisms] if named else [])
