@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,13 +81,12 @@ class CrossoverExperiment(LayerTiming):
 
     @staticmethod
     def report(found: Measurement, format: str = "github") -> str:
-        columns = [(quantity, kind) for quantity in QUANTITIES for kind in KINDS]
-        head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
-        rows = [
-            [label, words, *(_text(crossover(found.cells, label, role, kind, quantity)) for quantity, kind in columns)]
-            for label in compared(found.cells)
-            for role, words in BASELINES.items()
-        ]
+        columns = [(kind, quantity) for quantity in QUANTITIES for kind in KINDS]
+        head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for kind, quantity in columns)]
+        rows = []
+        for label, (role, words) in product(compared(found.cells), BASELINES.items()):
+            lengths = [crossover(found.cells, label, role, *column) for column in columns]
+            rows.append([label, words, *("not measured" if each is None else each.describe() for each in lengths)])
         settings = found.settings
         size = f"width {settings['dim']}, {settings['heads']} heads, one sequence, {settings['precision']}"
         what, failed = f"One layer with its projections: {size}", failures(found.cells, KINDS)
@@ -97,10 +97,6 @@ class CrossoverExperiment(LayerTiming):
 
         if self.plot is not None:
             plot_crossover(found, Path(self.plot))
-
-
-def _text(found: Crossover | None) -> str:
-    return "not measured" if found is None else found.describe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +162,9 @@ def compared(cells: Iterable[Cell]) -> list[str]:
 def baseline(cells: Iterable[Cell], role: str, kind: str, quantity: str) -> list[Cell]:
     """Return the cells of softmax as a baseline (``materialised`` or ``sdpa``), one for each length. If several implementations
     were measured at a length, the one with the lowest cost is used, or the first if all failed."""
-    best: dict[int, Cell] = {}
-    for cell in cells:
-        if (cell.role, cell.kind) == (role, kind):
-            least = _or_infinity(cost(best[cell.length], quantity)) if cell.length in best else None
-            if least is None or _or_infinity(cost(cell, quantity)) < least:
-                best[cell.length] = cell
-    return [best[length] for length in sorted(best)]
-
-
-def _or_infinity(value: float | None) -> float:
-    return math.inf if value is None else value
+    here = [cell for cell in cells if (cell.role, cell.kind) == (role, kind)]
+    costs = {cell: math.inf if (found := cost(cell, quantity)) is None else found for cell in here}
+    return [min((c for c in here if c.length == n), key=costs.__getitem__) for n in sorted({cell.length for cell in here})]
 
 
 def exponent(cells: Sequence[Cell], quantity: str) -> float | None:
