@@ -82,7 +82,7 @@ MEASURE: Mapping[str, str] = {
 }
 """Sizes of a measurement; an experiment takes those keys that it has."""
 MEASURED = {"attention": "softmax,linear"}
-"""Rows of a measurement whose command names none; an experiment takes those keys that it has."""
+"""Rows of a measurement whose command names none, if the experiment takes several."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
 TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
 PUBLISHED_TEXT = ("train", "test", "pairs", "classify")
@@ -177,10 +177,10 @@ def _small(words: list[str]) -> list[str]:
                 del sizes["trials"]
         return _with(words, {**(ROWS if experiment else {}), **sizes})
     if name == "measure":
-        keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
+        keys = {f.name: str(f.type) for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
         named = {word.partition("=")[0] for word in words}
-        sizes = {key: value for key, value in {**MEASURED, **MEASURE}.items() if key in keys and key not in MEASURED.keys() & named}
-        return _with(words, sizes)
+        several = {key: value for key, value in MEASURED.items() if keys[key].startswith("list") and key not in named}
+        return _with(words, {**several, **{key: value for key, value in MEASURE.items() if key in keys}})
     if name == "analyze":
         if words[1] == "projections":  # projections are fitted on one sequence and measured on another
             return [*words, "--length", "16", "--sentences", "2", "--k", "4"]
