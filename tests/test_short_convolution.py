@@ -12,7 +12,7 @@ from tiers import of_each_kind
 from written_layers import DIM, HEADS, LENGTH, convolved, padding, tokens, written_out
 
 from attn_zoo import UnsupportedError, attentions, card
-from attn_zoo.count import Tally, tally
+from attn_zoo.count import Counts, tally
 from attn_zoo.count.formulas import layer_cost
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.short_convolution import ShortConvolution
@@ -75,7 +75,7 @@ def test_gradients_are_those_of_differences(name, causal):
 def test_what_is_counted_is_what_the_formula_says(name):
     """PyTorch's count is the same on the meta device and on the CPU."""
 
-    def counted(device: str, batch: int, causal: bool) -> tuple[MultiHeadAttention, Tally]:
+    def counted(device: str, batch: int, causal: bool) -> tuple[MultiHeadAttention, Counts]:
         with torch.device(device):
             given: dict[str, Any] = {"causal": causal, "implementation": card(name).counted_implementation}
             layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **given).eval()

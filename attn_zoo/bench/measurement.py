@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -130,8 +131,11 @@ class Measurement:
 
     def take_over(self, earlier: Measurement) -> None:
         """Replace all values and failures by those of an earlier measurement with the same settings. Failures for lack of time are
-        dropped, so their cells are measured again."""
+        dropped, so their cells are measured again. So are failures of cells that took longer than ``time_limit`` if this limit is
+        higher now."""
+        raised = self.settings.get("time_limit", 0) > earlier.settings.get("time_limit", math.inf)
+        again = (NO_TIME, "time limit") if raised else (NO_TIME,)
         self.cells = earlier.cells
         for cell in self.cells:
-            for quantity in [what for what, why in cell.failures.items() if why.startswith(NO_TIME)]:
+            for quantity in [what for what, why in cell.failures.items() if why.startswith(again)]:
                 del cell.failures[quantity]

@@ -96,12 +96,28 @@ def measure(words: Sequence[str], experiments: Mapping[str, type[Experiment]] = 
         ends = started + (getattr(experiment, "seconds", None) or math.inf)
         _run(experiment, found, output, ends, longest_first="lengths" in given)
     elif output is None:
-        found = Measurement.from_dict(read_results(Path(experiment.read), name, "read"))
+        found = _read(Path(experiment.read), name)
     else:
         raise ValueError("read= and output= cannot be given together, because read= measures nothing. Leave one of them out")
     show(experiment.report(found, "terminal" if sys.stdout.isatty() else "github"))
     experiment.draw(found)
     return 0
+
+
+def _read(file: Path, experiment: str) -> Measurement:
+    """Return the measurement that a file holds.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file holds no measurement of this experiment, or a damaged one.
+    """
+    held = read_results(file, experiment, "read")
+    try:
+        return Measurement.from_dict(held)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} must be a complete measurement, but is not ({type(error).__name__}: {error}). Measure again"
+        ) from error
 
 
 def _run(experiment: Experiment, found: Measurement, output: Path | None, ends: float, *, longest_first: bool) -> None:

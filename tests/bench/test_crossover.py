@@ -117,6 +117,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(scripted, tmp_path, monke
         ([*CROSSOVER, "read=none.json"], "none.json"),
         ([*CROSSOVER, "read=list.json"], "list.json is a file of another kind"),
         ([*CROSSOVER, "read=words.json"], "words.json is not JSON"),
+        ([*CROSSOVER, "read=part.json"], "part.json must be a complete measurement"),
         ([*CROSSOVER, "lengths=[8]"], "lengths must be a list of at least two different integers"),
         ([*CROSSOVER, "rounds=5"], "rounds= must be at least 6, because fewer rounds give no interval; got 5"),
     ],
@@ -125,6 +126,7 @@ def test_bad_input_is_refused_before_work_starts(words, message, scripted, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
     (tmp_path / "words.json").write_text("no", encoding="utf-8")
+    (tmp_path / "part.json").write_text('{"experiment": "crossover"}', encoding="utf-8")
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert Scripted.asked == []

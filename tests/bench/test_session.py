@@ -295,3 +295,12 @@ def test_the_command_measures_and_goes_on(tmp_path, capsys):
     output.write_text("my notes", encoding="utf-8")
     assert cli.main(words) == 2 and output.read_text(encoding="utf-8") == "my notes"
     assert "holds something else. Name another file, or delete this one" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("now", "kept"), [(1.0, ["time limit"]), (2.0, ["time limit"]), (3.0, [])])
+def test_a_higher_limit_of_a_request_measures_again_what_took_longer_than_the_earlier_one(now, kept):
+    cell = Cell("softmax", "forward", 16)
+    earlier, later = (Measurement("growth", {"time_limit": limit}, None, {}) for limit in (2.0, now))
+    earlier.of(cell).failures["seconds"] = "time limit: the request was not done after 2 s"
+    later.take_over(earlier)
+    assert [why.partition(":")[0] for why in later.of(Cell("softmax", "forward", 16)).failures.values()] == kept
