@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,9 @@ def test_generation_takes_the_smallest_state_of_a_recurrent_form():
     found = asked(records(causal=True, linear=SURE, delta_rule=SURE, local=SURE), decode=True)
     assert [each.attention for each in found.qualified] == ["delta_rule", "linear"]
     assert "a state of 64 KiB, softmax's 8 MiB." in as_text(found)
+    for states in (None, (2**23, 2**23)):
+        changed = tuple(replace(each, states=states) if each.attention == "delta_rule" else each for each in found.candidates)
+        assert [each.attention for each in replace(found, candidates=changed).qualified] == ["linear"], "its state is not smaller"
 
 
 def test_what_auto_takes_on_cuda_is_named_for_cuda():
