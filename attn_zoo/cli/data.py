@@ -1,4 +1,4 @@
-"""``attn-zoo data``: list, download and check the data sets that tasks use."""
+"""``attn-zoo data``: list the data sets that tasks use, download them and check their files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from attn_zoo.terminal import WIDE, fit, wrap
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo data``."""
-    parser.description = "List, fetch or verify the data sets that tasks read."
+    parser.description = "List the data sets that tasks read, or fetch them and check their files."
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for action, run, said, count in (
-        ("list", _list, "list the data sets that tasks read, and which of them are present", None),
-        ("prepare", _prepare, "fetch the named data sets if they can be downloaded, and check every file", "+"),
-        ("verify", _verify, "read and check data sets file by file (default: all that are present)", "*"),
+    for action, run, said in (
+        ("list", _list, "list the data sets that tasks read, and which of them are present"),
+        ("prepare", _prepare, "fetch the named data sets if they are missing and can be downloaded, and check every file"),
     ):
         below = actions.add_parser(action, help=said, description=f"{said[0].upper()}{said[1:]}.")
         below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
+        below.set_defaults(handler=run)
         if action == "list":
             below.add_argument("--wide", action="store_true", help=WIDE)
-        if count:
-            below.add_argument("names", nargs=count, metavar="NAME", help="name of a data set, as attn-zoo data list prints it")
-        below.set_defaults(handler=run)
+        else:
+            below.add_argument("names", nargs="+", metavar="NAME", help="name of a data set, as attn-zoo data list prints it")
 
 
 def _list(parsed: argparse.Namespace) -> int:
@@ -46,24 +45,12 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _prepare(parsed: argparse.Namespace) -> int:
-    return _read(_chosen(parsed.names), data_root(parsed.root), fetch=True)
-
-
-def _verify(parsed: argparse.Namespace) -> int:
-    folder = data_root(parsed.root)
-    chosen = _chosen(parsed.names) or [dataset for dataset, _ in _known().values() if dataset.layout(folder)]
-    if not chosen:
-        print(f"no data set that a task reads is in {folder}; see 'attn-zoo data list'")
-    return _read(chosen, folder, fetch=False)
-
-
-def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int:
-    """Read and check data sets, and print their state. If ``fetch``, download missing ones first. Return 1 if one failed, otherwise
-    0."""
-    failed = 0
-    for dataset in datasets:
+    """Download data sets that are missing, read and check all files, and print the state of each data set. Return 1 if one
+    failed, otherwise 0."""
+    folder, failed = data_root(parsed.root), 0
+    for dataset in _chosen(parsed.names):
         try:
-            if fetch and dataset.layout(folder) is None and dataset.download is not None:
+            if dataset.layout(folder) is None and dataset.download is not None:
                 print(f"{dataset.name}: fetching into {folder}", flush=True)
                 folder.mkdir(parents=True, exist_ok=True)
                 dataset.download(folder)
@@ -71,7 +58,7 @@ def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int
         except (MissingDataError, DamagedDataError) as error:
             failed, said = 1, str(error)
         except (OSError, RuntimeError, ImportError, ValueError) as error:  # a library gave up the download
-            failed, said = 1, f"not {'fetched' if fetch else 'read'}: {type(error).__name__}: {error}"
+            failed, said = 1, f"not fetched: {type(error).__name__}: {error}"
         print(terminal(f"{dataset.name}: {said}"), flush=True)
     return failed
 

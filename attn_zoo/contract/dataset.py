@@ -77,7 +77,7 @@ class DataSet(Generic[Content]):
             return layout.read(paths)
         except DamagedDataError as error:
             raise DamagedDataError(
-                f"{self.title}: {error}. Fetch it again, or check it with: attn-zoo data verify {self.name}"
+                f"{self.title}: {error}. Fetch it again, or check it with: attn-zoo data prepare {self.name}"
             ) from error
 
     def _what_is_missing(self, root: Path) -> str:

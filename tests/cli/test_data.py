@@ -46,25 +46,16 @@ def test_every_data_set_is_listed_with_its_tasks_and_whether_it_is_there(folder,
     assert "download" in head and "fetched" not in head, "the column says what can be downloaded, not what is there"
 
 
-def test_what_is_there_is_read_through(folder, capsys):
-    assert main(["data", "verify", "--root", str(folder)]) == 0
-    assert capsys.readouterr().out.startswith("mnist: sound")
-
-
 def test_damage_and_absence_are_named(folder, tmp_path, capsys):
     (tmp_path / "mnist").mkdir()
     for name in MNIST:
         (tmp_path / "mnist" / f"{name}.gz").write_bytes((folder / "mnist" / f"{name}.gz").read_bytes())
     broken = tmp_path / "mnist" / "t10k-images-idx3-ubyte.gz"
     broken.write_bytes(broken.read_bytes()[:-100])
-    assert main(["data", "verify", "--root", str(tmp_path)]) == 1
+    assert main(["data", "prepare", "mnist", "--root", str(tmp_path)]) == 1
     assert "t10k-images-idx3-ubyte.gz" in capsys.readouterr().out
-    assert main(["data", "verify", "imdb", "--root", str(tmp_path)]) == 1
-    assert "imdb/train.jsonl" in capsys.readouterr().out
-    assert main(["data", "verify", "imbd", "--root", str(tmp_path)]) == 2
+    assert main(["data", "prepare", "imbd", "--root", str(tmp_path)]) == 2
     assert "no data set is called 'imbd'; did you mean 'imdb'?" in capsys.readouterr().err
-    assert main(["data", "verify", "--root", str(tmp_path / "mnist")]) == 0
-    assert "no data set that a task reads" in capsys.readouterr().out
 
 
 def test_preparing_fetches_what_is_missing_once_and_says_what_it_cannot(folder, tmp_path, capsys, monkeypatch):

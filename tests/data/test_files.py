@@ -105,7 +105,7 @@ def test_a_missing_data_set_says_what_to_put_where(tmp_path):
 
 def test_a_damaged_data_set_is_named_with_its_file(tmp_path):
     write(tmp_path / "some.jsonl", b"{")
-    with pytest.raises(DamagedDataError, match=r"Some Texts: .*some.jsonl, line 1 must be JSON.*data verify some"):
+    with pytest.raises(DamagedDataError, match=r"Some Texts: .*some.jsonl, line 1 must be JSON.*data prepare some"):
         SOME.load(tmp_path)
 
 
