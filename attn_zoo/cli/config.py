@@ -71,18 +71,12 @@ class TuningConfig:
     task: List[str] = field(default_factory=list)  # noqa: UP006
     """Tasks on which ``attn-zoo tune`` searches by default."""
     main: List[str] = field(default_factory=list)  # noqa: UP006
-    """Mechanisms that ``attn-zoo tune`` trains with at least five seeds, as it does with controls (see ``attn_zoo.cli.seeds``)."""
+    """Mechanisms that ``attn-zoo tune`` trains with at least five seeds, as it does with controls (see ``seeds_wanted``)."""
     sampler: str = "grid"
     """How trials are chosen. ``grid`` tries every combination. ``tpe`` is Optuna's sampler. ``bracket`` searches only the learning
     rate, and needs ``budget.until=criterion`` (see ``attn_zoo.cli.bracket``)."""
     trials: int = 0
     """Number of trials. 0 means all combinations (``grid``), or as many trials as the search needs (``bracket``)."""
-    at_once: int = 4
-    """Number of trials that ``tpe`` draws at once. It does not depend on the launcher, so a search is the same with any
-    launcher."""
-    startup: int = 5
-    """Number of random trials that ``tpe`` draws before it uses scores."""
-    seed: int = 0
 
 
 @dataclass

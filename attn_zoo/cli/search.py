@@ -25,6 +25,9 @@ from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
+AT_ONCE, STARTUP = 4, 5
+"""Number of trials that Optuna's sampler ``tpe`` draws at once, whatever the launcher, so that a search is the same with any
+launcher; and number of random trials before it uses scores."""
 SECOND_SEED = 1000
 """Difference between the two seeds of a learning-rate search. It is large, so runs with the best settings do not use the second
 seed."""
@@ -80,7 +83,6 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     """
     check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
     check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
-    check_whole("tuning.at_once", tuning.at_once)
     wanted = _space(base, locations, tuning, given)
     space = dict(sorted(wanted.items()))
     if tuning.sampler == "bracket":
@@ -174,12 +176,12 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
     import optuna
 
     optuna.logging.set_verbosity(logging.WARNING)  # its studies exist in memory only, for this command
-    sampler = optuna.samplers.TPESampler(seed=study.tuning.seed, n_startup_trials=study.tuning.startup)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=STARTUP)
     higher = measure_named(task_card(study.base.task).metric).higher_is_better
     made = optuna.create_study(sampler=sampler, direction="maximize" if higher else "minimize")
     left = study.trials
     while left:
-        asked = [made.ask() for _ in range(min(left, study.tuning.at_once))]
+        asked = [made.ask() for _ in range(min(left, AT_ONCE))]
         scores = yield [{key: _suggest(trial, key, study.space[key]) for key in study.order} for trial in asked]
         for trial, score in zip(asked, scores, strict=True):
             made.tell(trial, score)
