@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from attn_zoo.bench.measurement import Measurement
-from attn_zoo.cli.seeds import USUAL
+from attn_zoo.cli.bracket import USUAL
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.records import RunRecord, Store

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.bracket import most, next_trials
+from attn_zoo.cli.bracket import FEW, USUAL, most, next_trials
 from attn_zoo.cli.plan import Job, Plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, trial_of
-from attn_zoo.cli.seeds import FEW, USUAL
 from attn_zoo.grouping import grouped
 from attn_zoo.records import RunRecord, RunSpec, Store
 from attn_zoo.records.tuning import trials_of
@@ -23,7 +22,7 @@ from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import table
 
 PLAN = "--plan"
-_HEAD = ("task", "row", "runs at most", "step (ms)", "core hours at most")
+_HEAD = ("task", "row", "runs at most", "core hours at most")
 _SIZES = ("train", "valid", "test", "data_seed")
 """Options of a task that do not change the time of a training step."""
 
@@ -42,20 +41,20 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     """
     own = [record for plan in planned[:1] for record in Store(Path(plan.settings.records)).load()[0]]
     known = [*own, *(record for name in shipped() for record in Store(packed_file(name)).load()[0])]
-    lines: dict[tuple[str, str], list[tuple[int, float | None, str]]] = defaultdict(list)
+    lines: dict[tuple[str, str], list[tuple[int, float | None]]] = defaultdict(list)
     for plan in planned:
         for job, runs, steps in _work(plan, seeds, own):
             if runs:
-                lines[job.spec.task, job.spec.attention].append((runs, *_hours(job, runs, steps, known)))
+                lines[job.spec.task, job.spec.attention].append((runs, _hours(job, runs, steps, known)))
     if not lines:
         return "All runs are recorded: nothing is left to do."
     body, total, unknown = [], 0.0, 0
     for (task, row), parts in lines.items():
-        hours = [part for _, part, _ in parts if part is not None]
+        hours = [part for _, part in parts if part is not None]
         total, unknown = total + sum(hours), unknown + (len(hours) < len(parts))
         told = f"{sum(hours):.2f}" if len(hours) == len(parts) else "unknown"
-        body.append([task, row, sum(runs for runs, _, _ in parts), parts[0][2], told])
-    runs = sum(runs for parts in lines.values() for runs, _, _ in parts)
+        body.append([task, row, sum(runs for runs, _ in parts), told])
+    runs = sum(runs for parts in lines.values() for runs, _ in parts)
     cells, all_runs, slow = (f"{n} {name}{'s' * (n != 1)}" for n, name in ((len(body), "cell"), (runs, "run"), (unknown, "cell")))
     if unknown == len(body):
         left = ". The core hours are unknown, because no run of these cells is recorded"
@@ -64,14 +63,14 @@ def ahead(planned: Sequence[Plan], seeds: Sequence[int] = ()) -> str:
     return table(_HEAD, body, left=(0, 1)) + f"\n\n{cells}, at most {all_runs}{left}."
 
 
-def _hours(job: Job, runs: int, steps: int, known: Sequence[RunRecord]) -> tuple[float | None, str]:
-    """Return the core hours of runs with ``steps`` steps in all (None if unknown), and the milliseconds of one step as text."""
+def _hours(job: Job, runs: int, steps: int, known: Sequence[RunRecord]) -> float | None:
+    """Return the core hours of runs with ``steps`` steps in all; None if they are unknown."""
     budget = job.spec.budget
     validated = job.spec.task_options.get("valid", 0) / (3 * budget.batch_size * budget.evaluate_every)
     if budget.seconds:
-        return runs * budget.seconds * (1 + validated) / 3600, "-"
+        return runs * budget.seconds * (1 + validated) / 3600
     seconds = step_seconds(job.spec, known, job.locations)
-    return (None, "unknown") if seconds is None else (steps * seconds * (1 + validated) / 3600, f"{1000 * seconds:.1f}")
+    return None if seconds is None else steps * seconds * (1 + validated) / 3600
 
 
 def step_seconds(spec: RunSpec, known: Sequence[RunRecord], locations: Mapping[str, Any] | None = None) -> float | None:

@@ -4,6 +4,9 @@ The functions of this module choose the next trials from the results so far. A t
 maximum number of steps. Each of these numbers of steps is called a rung. A trial on a higher rung continues where the trial on the
 rung below ended. If the best rate is the lowest or the highest of all, the next lower or higher rate is tried as well. The two best
 rates get a second seed. All functions are pure, so an interrupted search can continue from its recorded trials.
+
+``seeds_wanted`` is the rule for the number of seeds with which a mechanism is then trained. It was fixed in advance, is the same
+for all mechanisms, and uses validation scores only.
 """
 
 from __future__ import annotations
@@ -24,6 +27,12 @@ HOPELESS = 0.1
 possible score). The scores are those after equally many steps, divided by the ceiling."""
 FINALISTS = 2
 """How many of the best learning rates are trained beyond half of the maximum number of steps. Equally many get a second seed."""
+
+FEW, USUAL, MANY = 3, 5, 10
+LEAVES = 0.02
+"""Gain over the best control (scores are from 0 to 1) above which a mechanism with three seeds gets five."""
+APART = 0.20
+"""Difference between the highest and the lowest score (from 0 to 1) above which a mechanism with five seeds gets ten."""
 
 
 class Trial(NamedTuple):
@@ -183,3 +192,28 @@ def _beyond(ranked: Sequence[float], tried: Sequence[float]) -> float | None:
     if ranked[0] == tried[0] and tried[0] > LOWER:
         return LOWER
     return UPPER if ranked[0] == tried[-1] and tried[-1] < UPPER else None
+
+
+def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None, share: bool = True) -> int:
+    """Return the number of seeds with which a mechanism must be trained on a task.
+
+    - Main mechanisms and controls (networks that cannot select tokens by content) start with five seeds, other
+      mechanisms with three.
+    - A mechanism with three seeds gets five if the best of its first three scores exceeds the score of the best control by more
+      than ``LEAVES``, or if no control has a score.
+    - A mechanism with five seeds gets ten if the highest and the lowest of its first five scores differ by more than ``APART``.
+    - If scores are not shares, such as perplexity, the last two rules do not apply.
+
+    Args:
+        scores: validation scores of the first seeds, in the order of the seeds; 0 for a run without a score.
+        main: True for controls and for the mechanisms that the experiment names as main.
+        control: best validation score of a control on the task; None if no control has one.
+        share: True if scores are from 0 to 1, and higher is better.
+    """
+    if not share:
+        return USUAL if main else FEW
+    leaves = len(scores) >= FEW and (control is None or max(scores[:FEW]) > control + LEAVES)
+    if not (main or leaves):
+        return FEW
+    five = scores[:USUAL]
+    return MANY if len(five) == USUAL and max(five) - min(five) > APART else USUAL

@@ -1,11 +1,12 @@
-"""Callback of a run, such as an experiment tracker: a class in the user's own file. A callback does not change the results."""
+"""Callback of a run, such as an experiment tracker: a class in the user's own file, with the methods ``start``, ``advance``,
+``stop`` and ``finish`` of ``Watched``. A callback does not change the results."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from attn_zoo import plugin_files
 from attn_zoo.escapes import terminal
@@ -14,19 +15,8 @@ from attn_zoo.records import RunRecord, RunSpec
 from attn_zoo.runner import Progress
 
 
-class Callback(Progress, Protocol):
-    """Interface of a user's callback. Its methods are called at the start, after steps and at the end of a run."""
-
-    def finish(self, record: RunRecord, path: Path) -> None:
-        """Receive the record of the run and the path of its file."""
-
-
-MakeCallback = Callable[[RunSpec, str], Callback]
-"""Class or function that takes the spec and the id of a run, and returns a callback."""
-
-
-def load_callback(name: str) -> MakeCallback:
-    """Return the class or function in a user's file that makes a callback.
+def load_callback(name: str) -> Callable[[RunSpec, str], Any]:
+    """Return the class or function in a user's file that takes the spec and the id of a run, and makes a callback.
 
     Args:
         name: path of the file and name of the class or function, in the form ``FILE.py:NAME``.
@@ -59,7 +49,7 @@ class Watched:
     def __init__(self, shown: Progress, callback: str | None, spec: RunSpec, run_id: str) -> None:
         self._shown, self._name = shown, callback
         self._random = TORCH_RANDOM.get()  # numbers of its own for the callback, so that those of the run do not change
-        self._callback: Callback | None = None
+        self._callback: Any = None
         if callback:
             make = load_callback(callback)
             try:
@@ -72,28 +62,28 @@ class Watched:
     def start(self, label: str, steps: int) -> None:
         """Tell the progress display and the callback that a run begins."""
         self._shown.start(label, steps)
-        self._tell(lambda callback: callback.start(label, steps))
+        self._tell("start", label, steps)
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
         """Tell the progress display and the callback how many steps are done."""
         self._shown.advance(step, loss, valid)
-        self._tell(lambda callback: callback.advance(step, loss, valid))
+        self._tell("advance", step, loss, valid)
 
     def stop(self) -> None:
         """Tell the progress display and the callback that the run has ended."""
         self._shown.stop()
-        self._tell(lambda callback: callback.stop())
+        self._tell("stop")
 
     def finish(self, record: RunRecord, path: Path) -> None:
         """Pass the record and the path of its file to the callback."""
-        self._tell(lambda callback: callback.finish(record, path))
+        self._tell("finish", record, path)
 
-    def _tell(self, say: Callable[[Callback], None]) -> None:
+    def _tell(self, method: str, *given: Any) -> None:
         if self._callback is not None:
             of_the_run = TORCH_RANDOM.get()
             TORCH_RANDOM.put(self._random)
             try:
-                say(self._callback)
+                getattr(self._callback, method)(*given)
             except Exception as error:  # code of the user may raise anything
                 self._callback = None
                 print(f"attn-zoo: callback {self._name} failed and is not called again ({_text(error)})", file=sys.stderr)

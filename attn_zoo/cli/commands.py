@@ -8,56 +8,35 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attn_zoo.cli.main import comes_of_an_interrupt, say_interrupted
 from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin
 from attn_zoo.escapes import terminal
 from attn_zoo.terminal import wrap
 
-
-class Command(NamedTuple):
-    """A command of ``attn-zoo``: its help text and the module of this folder that implements it."""
-
-    help: str
-    module: str
-    needs: tuple[str, str] = ("", "")
-    """Package that the command requires, and the extra that installs it."""
-
-    @property
-    def said(self) -> str:
-        """Help text of the command. If a package that the command needs is not installed, the text says which extra to install."""
-        package, extra = self.needs
-        return self.help if not package or find_spec(package) else f"{self.help} (needs: pip install 'attn-zoo[{extra}]')"
-
-
 COMMANDS = {
-    "list": Command("list mechanisms, tasks and plugins as tables", "listing"),
-    "run": Command("train and test mechanisms on tasks: attn-zoo run attention=NAME task=NAME [KEY=VALUE ...]", "run"),
-    "compare": Command("train and check your mechanism, and compare it with the recorded results of the quickstart", "compare"),
-    "tune": Command("search the best settings, then train with them: attn-zoo tune attention=NAME,... task=NAME", "tune"),
-    "leaderboard": Command("print tables of recorded runs: scores, verdicts, costs, scores at equal budgets", "leaderboard"),
-    "show": Command("print one configuration or run: score, seeds, data, machine, the command that repeats it", "show"),
-    "diff": Command("compare two folders of records, A and B, and fail if B is significantly worse", "diff"),
-    "new": Command("write an installable package with a mechanism or a task of your own", "new"),
-    "check": Command("run the conformance tests on mechanisms and tasks", "check"),
-    "measure": Command(
-        "measure time and memory: growth with length, crossovers with softmax, largest batches, whole models", "measure"
-    ),
-    "data": Command("list, fetch and verify data sets", "data"),
-    "records": Command("check, pack or unpack a folder of records, or repeat some of its runs and compare scores", "records"),
-    "submit": Command("check your records, and write a pull request that adds them to the results of the community", "submit"),
-    "recommend": Command("recommend a mechanism for a length, a device and other requirements, with the evidence", "recommend"),
-    "analyze": Command("analyze attention: singular values, errors of approximations, effective matrices, projections", "analyze"),
-    "transplant": Command(
-        "replace the attention of a trained encoder: swap, distil, fine-tune, and measure the similarity to the original",
-        "transplant",
-        ("transformers", "minilm"),
-    ),
+    "list": "list mechanisms, tasks and plugins as tables",
+    "run": "train and test mechanisms on tasks: attn-zoo run attention=NAME task=NAME [KEY=VALUE ...]",
+    "compare": "train and check your mechanism, and compare it with the recorded results of the quickstart",
+    "tune": "search the best settings, then train with them: attn-zoo tune attention=NAME,... task=NAME",
+    "leaderboard": "print tables of recorded runs: scores, verdicts, costs, scores at equal budgets",
+    "show": "print one configuration or run: score, seeds, data, machine, the command that repeats it",
+    "diff": "compare two folders of records, A and B, and fail if B is significantly worse",
+    "new": "write an installable package with a mechanism or a task of your own",
+    "check": "run the conformance tests on mechanisms and tasks",
+    "measure": "measure time and memory: growth with length, crossovers with softmax, largest batches, whole models",
+    "data": "list data sets, fetch them and check their files",
+    "records": "check, pack or unpack a folder of records, or repeat some of its runs and compare scores",
+    "submit": "check your records, and write a pull request that adds them to the results of the community",
+    "recommend": "recommend a mechanism for a length, a device and other requirements, with the evidence",
+    "analyze": "analyze attention: singular values, errors of approximations, effective matrices, projections",
+    "transplant": "replace the attention of a trained encoder: swap, distil, fine-tune, and measure the similarity to the "
+    "original; needs pip install 'attn-zoo[minilm]'",
 }
-"""Commands by name, in the order of the help."""
+"""Help text of each command, in the order of the help. The module of this folder with the name of the command, or ``listing``,
+implements it."""
 _PYTHONS = warnings.showwarning
 _READ_BY_HYDRA = ("run", "tune")
 """Commands whose modules have a function ``run_command``, which parses the words of the command line with Hydra."""
@@ -77,8 +56,9 @@ def run(argv: Sequence[str] | None = None) -> int:
             _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
             arguments = [word for word in arguments if not word.startswith("plugin=")]
         if asked in _READ_BY_HYDRA:
-            return int(import_module(f"attn_zoo.cli.{asked}").run_command(arguments[1:]))
+            return int(_module(asked).run_command(arguments[1:]))
         parsed = parser(asked).parse_args(arguments)
+        parsed.command = arguments
         _load(getattr(parsed, "plugin", None) or [])
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, such as head, has closed the pipe; Python still flushes stdout when it exits
@@ -93,6 +73,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         return say_interrupted(kept or str(stop))
+
+
+def _module(name: str) -> Any:
+    return import_module(f"attn_zoo.cli.{'listing' if name == 'list' else name}")
 
 
 def _shown(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -128,10 +112,10 @@ def parser(asked: str | None = None) -> Parser:
     made = Parser(prog="attn-zoo", description="Compare efficient attention mechanisms fairly.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        below = commands.add_parser(name, help=command.said, add_help=name not in _READ_BY_HYDRA)
+    for name, words in COMMANDS.items():
+        below = commands.add_parser(name, help=words, add_help=name not in _READ_BY_HYDRA)
         if name not in _READ_BY_HYDRA and asked in (None, name):
-            import_module(f"attn_zoo.cli.{command.module}").add_arguments(below)
+            _module(name).add_arguments(below)
             if name not in KEY_VALUE:
                 add_plugin(below)
     return made

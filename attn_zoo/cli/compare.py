@@ -10,8 +10,8 @@ from pathlib import Path
 
 from attn_zoo import reference
 from attn_zoo.cli.check import prove
-from attn_zoo.cli.compose import plan
 from attn_zoo.cli.config import in_words
+from attn_zoo.cli.plan import plan
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
@@ -64,7 +64,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     for (attention, task), reason in refusals.items():
         if reason:
             print(wrap(terminal(f"{attention} does not support {task}: {reason}")), flush=True)
-    status = carry_out(planned, _command(parsed))
+    status = carry_out(planned, ["attn-zoo", *parsed.command])
     made = tables(with_reference(Store(folder).load()[0]))
     print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
     compared = {row.attention for row in rows}
@@ -74,14 +74,6 @@ def _compare(parsed: argparse.Namespace) -> int:
     if not all(proved):
         print(wrap("A check failed (see above): the mechanism does not do what its card declares, which may explain its scores."))
     return status or int(not all(proved))
-
-
-def _command(parsed: argparse.Namespace) -> list[str]:
-    """Return the words of the command line, which records store."""
-    given = [("--records", parsed.records)] if parsed.records else []
-    given += [("--plugin", path) for path in parsed.plugin or []]
-    flags = ["--no-check"] if parsed.no_check else []
-    return ["attn-zoo", "compare", *parsed.targets, *(word for pair in given for word in pair), *flags]
 
 
 def named_rows(targets: Sequence[str]) -> list[RowName]:

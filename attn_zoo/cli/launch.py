@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from attn_zoo import deaths
-from attn_zoo.checks import check_number, check_whole
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.job import one_run
-from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.plan import Job, Plan, kind_of
 from attn_zoo.records import RunRecord, Store
 
 
@@ -31,8 +27,6 @@ Outcome = RunRecord | None | Exception | Lost
 """Result of a worker: the record of its run, the error that occurred, ``Lost`` if the worker died, or None if another process is
 executing the run."""
 
-_NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
-"""Package that each launcher or sampler needs. The extra ``sweeps`` installs all of them."""
 _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 """Names of the errors with which joblib, Ray and submitit report that a worker process died."""
@@ -101,67 +95,10 @@ def attempt(plan: Plan, job: Job) -> Outcome:
     try:
         plan.begin()
         return one_run(plan, job)
-    except OSError as error:
-        return OSError(str(error))
-    except ValueError as error:
-        return ValueError(str(error))
+    except (OSError, ValueError) as error:
+        return (OSError if isinstance(error, OSError) else ValueError)(str(error))
     except Exception:
         return RuntimeError(f"a worker failed:\n{traceback.format_exc()}")
-
-
-def kind_of(settings: Settings) -> str | None:
-    """Return the name of the launcher that the settings select, or None if no launcher is selected."""
-    return None if settings.launcher is None else str(settings.launcher["kind"])
-
-
-def check_launch(settings: Settings) -> None:
-    """Check that the selected launcher can carry out the settings.
-
-    Raises:
-        ValueError: a setting breaks its rule, a launcher or sampler needs a package or program that is missing, or this process was
-            started together with others, for example by torchrun.
-    """
-    if (together := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ValueError(
-            f"a run must be a single process, but {together} processes were started together (WORLD_SIZE={together}). Start "
-            "one process, and divide the runs of a sweep with launch=joblib, ray or slurm"
-        )
-    launcher = settings.launcher
-    if launcher is not None and (not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS):
-        raise ValueError(
-            f"launch= must be one of {', '.join(_LAUNCHERS)}; got {launcher!a}. Set options of the launcher with launcher.KEY=VALUE"
-        )
-    kind = kind_of(settings)
-    check_whole("threads", settings.threads, 0, 4096)
-    check_whole("checkpoint.every", settings.checkpoint.every, 0)
-    check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
-    if settings.workers is not None and settings.workers < 1:
-        raise ValueError(f"workers= must be at least 1, because it is a number of processes; got {settings.workers}")
-    if not settings.records:
-        raise ValueError("records= must name a folder; got an empty text")
-    if kind is None and settings.workers is not None:
-        raise ValueError(
-            "workers= must go with launch=, because only a launcher starts several processes. Add launch=joblib, ray, "
-            "submitit_local or slurm, or leave workers= out"
-        )
-    if kind is not None and settings.threads < 1:
-        raise ValueError("threads= must be at least 1 with launch=, because a launcher divides the number of cores by it; got 0")
-    searched = settings.tuning.sampler if settings.tuning.space else None
-    for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
-        if name in _NEEDS and find_spec(_NEEDS[name]) is None:
-            raise ValueError(
-                f"{said} needs the package {_NEEDS[name]}, which is not installed. Install it with: pip install 'attn-zoo[sweeps]'"
-            )
-    if kind == "slurm" and shutil.which("sbatch") is None:
-        raise ValueError(
-            "launch=slurm needs the command sbatch, which is not on this machine. Run the command on a machine of the "
-            "cluster, or try the sweep with launch=submitit_local"
-        )
-    if kind == "ray" and settings.workers and settings.launcher["init"].get("address"):
-        raise ValueError(
-            "workers= cannot be used with an existing Ray cluster, because the cluster decides how many runs it does at "
-            "once. Leave workers= out"
-        )
 
 
 def at_once(settings: Settings) -> int:
@@ -227,16 +164,13 @@ def _or_lost(result: Callable[[], Any]) -> Outcome:
 def _ray(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     import ray
 
-    started = not ray.is_initialized()
-    if started:
-        ray.init(**ray_arguments(plan.settings))
+    ray.init(**ray_arguments(plan.settings))
     task = ray.remote(**_given(plan.settings.launcher["remote"] or {}))(attempt)
     try:
         asked = [task.remote(plan, job) for job in jobs]
         return [_or_lost(partial(ray.get, one)) for one in asked]
     finally:
-        if started:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def ray_arguments(settings: Settings) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from typing import Any
 
 from attn_zoo.cli.ahead import PLAN, ahead
 from attn_zoo.cli.bracket import next_trials
-from attn_zoo.cli.compose import plan
 from attn_zoo.cli.config import Settings, in_words
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
-from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.plan import Job, Plan, plan
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, trial_of
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
@@ -28,12 +27,12 @@ from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import exported_plugins, plugin_words
+from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.checkpoint import Checkpoint
-from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"

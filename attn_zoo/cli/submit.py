@@ -23,6 +23,12 @@ from attn_zoo.registry import attentions, card, load_plugin
 from attn_zoo.rows import RowName
 from attn_zoo.terminal import wrap
 
+_WHAT_TO_DO = (
+    "What to do: mend what each line names. attn-zoo compare ./mine.py, with the file of your mechanism, makes runs that can be "
+    "submitted, and prints the folder of their records. Then give attn-zoo submit again, with this folder and --plugin ./mine.py."
+)
+"""Last line of a refusal: how to make records that keep the rules."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``attn-zoo submit``."""
@@ -60,7 +66,7 @@ def _submit(parsed: argparse.Namespace) -> int:
         raise FileExistsError(f"--output must name a new folder, because nothing is overwritten; {str(output)!r} exists already")
     if found := [*found, *_of_code(records, paths)]:
         lines = [terminal(f"{refusal.kind}: {refusal.words}") for refusal in found]
-        lines += [f"Not accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken.", _what_to_do(found)]
+        lines += [f"Not accepted: {len(found)} rule{'s are' if len(found) > 1 else ' is'} broken.", _WHAT_TO_DO]
         print(wrap("\n".join(lines)))
         return 1
     made = beside(records, shipped)
@@ -114,17 +120,6 @@ def _judged(root: Path, shipped: Sequence[RunRecord]) -> tuple[list[RunRecord], 
     if not records and verdict.clean:
         raise ValueError(f"{root} must hold records of runs, but holds none. Make records with attn-zoo compare or attn-zoo run")
     return records, refusals(records, shipped, verdict)
-
-
-def _what_to_do(found: Sequence[Refusal]) -> str:
-    """Return the last line of a refusal: how to make records that keep the rules."""
-    again = "Then give attn-zoo submit again"
-    if not {refusal.kind for refusal in found} & {"data", "protocol", "seeds"}:
-        return f"What to do: mend what each line names. {again}."
-    return (
-        "What to do: attn-zoo compare ./mine.py, with the file of your mechanism, makes runs that can be submitted, and prints the "
-        f"folder of their records. {again}, with this folder and --plugin ./mine.py."
-    )
 
 
 def _of_files(folder: Path) -> Iterator[Refusal]:

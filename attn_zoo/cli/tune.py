@@ -7,27 +7,26 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from attn_zoo.checks import check_seed
+from attn_zoo.checks import check_seed, check_whole
 from attn_zoo.cli.ahead import PLAN, ahead
-from attn_zoo.cli.compose import Composed, compose, plan_runs
+from attn_zoo.cli.bracket import MANY, seeds_wanted
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from
-from attn_zoo.cli.plan import Job, Plan, searched_values
+from attn_zoo.cli.plan import Composed, Job, Plan, compose, plan_runs, searched_values
 from attn_zoo.cli.records_of import name_left_out
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
-from attn_zoo.cli.seeds import MANY, seeds_wanted
 from attn_zoo.cli.words import Word, read_run_words
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.plugin_files import plugin_words
 from attn_zoo.plugin_imports import apart
+from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.registry import task_card
 from attn_zoo.rows import RowName, read_rows, row_of, split
 from attn_zoo.runner import resolve_spec
-from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import show, wrap
 
@@ -110,7 +109,7 @@ def read_request(words: Sequence[str]) -> Request:
             advice = "Write attention=NAME,... task=NAME,... on the command line"
             raise ValueError(f"tuning.{key}= can be given only in experiment files. {advice}")
     experiments = by_key.pop("experiment", Word("experiment", "tune", "tune"))
-    own = {key: list(map(str, by_key.pop(key).values())) for key in ("attention", "task", *_OWN) if key in by_key}
+    own = {key: by_key.pop(key).values() for key in ("attention", "task", *_OWN) if key in by_key}
     experiment, *others = map(str, experiments.values())
     if others:
         raise ValueError(
@@ -129,13 +128,14 @@ def read_request(words: Sequence[str]) -> Request:
         if not values:
             raise ValueError(f"{key}= is missing. Write, for example: attn-zoo tune attention=linformer,softmax task=digits")
     rest = list(by_key.values())
-    if "trials" in own:
-        trials = _count("trials", ",".join(own["trials"]))
+    if trials := own.get("trials"):
+        trials = trials[0] if len(trials) == 1 else trials
+        check_whole("trials", trials)
         rest.append(Word("tuning.trials", str(trials), trials))
-    seeds = tuple(_count("seeds", value) for value in own.get("seeds", []))
-    for seed in seeds:
+    for seed in (seeds := own.get("seeds", [])):
         check_seed(seed)
-    return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), seeds, "attention" in own)
+    named = "attention" in own
+    return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), tuple(seeds), named)
 
 
 @apart("a plugin", "when the runs were planned")
@@ -182,13 +182,6 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
         curve = [other for other in usual if other.attention == row.attention]
         found += curve if curve and row == RowName(row.attention) and not fixed else [row]
     return found if texts else usual
-
-
-def _count(key: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError as error:
-        raise ValueError(f"{key} must be integers; got {value!r}") from error
 
 
 def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -25,14 +27,16 @@ from attn_zoo.contract import (
     TaskCard,
     TaskSpec,
     UnknownNameError,
+    UnsupportedError,
     length_rules,
     plain_options,
 )
 from attn_zoo.count import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
+from attn_zoo.escapes import error_text
 from attn_zoo.outside import Outside
 from attn_zoo.plugin_imports import tell
-from attn_zoo.process_state import flushes_denormals, sentence, unusual
+from attn_zoo.process_state import flushed_denormals, flushes_denormals, sentence, unusual
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
@@ -50,14 +54,12 @@ from attn_zoo.registry import (
 from attn_zoo.rows import RowName, attention_version, row_of
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of
-from attn_zoo.runner.denormals import flushed_denormals
 from attn_zoo.runner.facts import attention_facts, task_facts
-from attn_zoo.runner.failure import failure
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
 from attn_zoo.runner.patience import beat
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.state import DivergedError
-from attn_zoo.runner.train import Progress, Trained, train
+from attn_zoo.runner.train import Progress, TimedOutError, Trained, train
 from attn_zoo.runner.weights import KeptWeights
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
@@ -66,6 +68,8 @@ _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), 
 
 _REASON = 10_000
 """Maximum number of characters of the reason in a record."""
+_TORCH = Path(torch.__file__).parent
+"""Folder of PyTorch. The reason of a failure names the last line outside it, because the fault may be how PyTorch was called."""
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
@@ -163,13 +167,29 @@ def run(
         except CheckpointError:
             raise
         except BaseException as error:  # a plugin may raise anything
-            ended, leaving = failure(error), not issubclass(type(error), Exception)
+            ended, leaving = _failure(error), not issubclass(type(error), Exception)
             outside.pass_on(error)
         finally:
             progress.stop()
     found.warnings += _changes_by_plugins(spec, changed)
     record = found.record(spec, *ended, task_entry)
     return replace(record, environment={**record.environment, DIED: True}) if leaving else record
+
+
+def _failure(error: BaseException) -> tuple[Status, str]:
+    """Return the status and the reason to record for a run that ended in ``error``. The reason is the message of the error."""
+    if isinstance(error, DivergedError):
+        return "diverged", str(error)
+    if isinstance(error, TimedOutError):
+        return "timed_out", str(error)
+    if isinstance(error, UnsupportedError):
+        return "refused", str(error)
+    text = error_text(error).partition(": ")[2]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return "out_of_memory", text.splitlines()[0] if text else "out of memory"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = ([frame for frame in frames if not Path(frame.filename).is_relative_to(_TORCH)] or frames)[-1]
+    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {Path(where.filename).name}:{where.lineno})"
 
 
 def _changes_by_plugins(spec: RunSpec, changed: Sequence[str]) -> tuple[str, ...]:

@@ -64,13 +64,6 @@ def test_a_sweep_holds_several_settings_of_one_mechanism_which_make_a_curve(tmp_
     assert [[row.options["projected_length"] for row in rows] for rows in curves] == [[4, 8]]
 
 
-def test_one_bad_run_refuses_its_whole_sweep(tmp_path):
-    status, _, errors = zoo("run", "-m", "attention=longformer", "attention.window=5,7,8", *SMALL, folder=tmp_path)
-    assert status == 2
-    assert "got 8" in errors
-    assert not list(tmp_path.rglob("*.json"))
-
-
 def test_a_request_beyond_the_card_is_a_cell_and_not_the_end(tmp_path):
     status, output, errors = zoo("run", "-m", "attention=linformer", "attention.projected_length=4,40", *SMALL, folder=tmp_path)
     assert status == 0, errors
@@ -98,31 +91,6 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     _, output, errors = zoo(*words, folder=tmp_path)
     assert output.startswith(f"6 runs, {kept} of them recorded already"), errors
     assert len(list(tmp_path.glob("runs/*.json"))) == 6
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["experiment=grwth"], "did you mean 'growth'? Known: counted, crossover, growth, models"),
-        (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
-        (["lengths=[64,x]"], "must be"),
-        (["lengths=64,x"], "must be"),
-        (["dim=8,16"], "dim= must be one value"),
-        (["+dim=8"], "words of measure must be KEY=VALUE"),
-        (["dim"], "missing EQUAL"),
-        (["attention=sofmax"], "did you mean 'softmax'"),
-        (["attention=linformer[projected_length=8"], "brackets and quotes must come in pairs"),
-        (["set.linformer.projected_length=3"], "no key of experiment=growth is called 'set.linformer.projected_length'"),
-        (["output=nowhere/found.json"], "a file in an existing folder"),
-    ],
-)
-def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, tmp_path):
-    status, output, errors = zoo("measure", *words, folder=tmp_path)
-    assert status == 2, output
-    assert message in errors
-    assert "Traceback" not in errors
-    assert "round" not in errors.replace("rounds", "")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

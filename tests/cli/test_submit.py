@@ -153,7 +153,7 @@ def test_all_broken_rules_are_told_with_what_to_do(outside, capsys):
         "seeds: outside on listops",
         "missing: 2. ",
         "plugin: the code of outside must be submitted; give its file or folder with --plugin PATH. It must also pass",
-        "Not accepted: 3 rules are broken. What to do: attn-zoo compare ./mine.py",
+        "Not accepted: 3 rules are broken. What to do: mend what each line names. attn-zoo compare ./mine.py",
     ):
         assert said in printed
 

@@ -11,7 +11,7 @@ from run_helpers import Quiet
 
 from attn_zoo.cli import main
 from attn_zoo.cli.callback import Watched, load_callback
-from attn_zoo.cli.compose import plan
+from attn_zoo.cli.plan import plan
 from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
 from attn_zoo.runner import resolve_spec, run
 

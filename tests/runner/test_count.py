@@ -14,7 +14,7 @@ from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task, card
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation
 
 
 def spec(attention: str, task: str = "digits", **rest: object) -> RunSpec:
@@ -31,6 +31,8 @@ def spec(attention: str, task: str = "digits", **rest: object) -> RunSpec:
         ("longformer", "listops", "eager"),
         ("longformer", "listops", "tiled"),
         ("performer", "mqar", "eager"),
+        ("linformer+softmax", "digits", "sdpa"),
+        ("linear+softmax", "flip_flop", "eager"),
     ],
 )
 def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, implementation):
@@ -41,12 +43,12 @@ def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, 
     model = build_model(task_spec, implementation=implementation, **asked.network)
     real = count_model(model, _batch(task_spec, asked.budget.batch_size))
     assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // asked.budget.batch_size > 0
-    form = build_model(task_spec, implementation=card(attention).counted_implementation, **asked.network)
+    form = build_model(task_spec, implementation=counted_implementation(asked), **asked.network)
     assert agrees(form, _batch(task_spec, 1))
     both = count_model(form, _batch(task_spec, 1))
     assert counted["flops_per_example"] == both.flops
     assert counted["training_flops_per_example"] == (both.flops or 0) + (both.backward_flops or 0)
-    most = 3.5 if attention == "longformer" else 3  # Longformer recomputes its scores in the backward pass
+    most = 3.5 if attention in ("longformer", "linear+softmax") else 3  # these recompute products in the backward pass
     assert 2.5 < counted["training_flops_per_example"] / counted["flops_per_example"] <= most
 
 
@@ -65,6 +67,9 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
         counted = count_per_example(other, task_spec, implementation)
         assert "activation_bytes_per_example" not in counted
         assert counted["training_flops_per_example"] == whole["training_flops_per_example"]
+    hybrid = spec("linear+softmax")
+    dropped = replace(hybrid, options={**hybrid.options, "softmax.dropout": 0.1})
+    assert "activation_bytes_per_example" not in count_per_example(dropped, task_spec, "eager")
 
 
 @pytest.mark.parametrize(

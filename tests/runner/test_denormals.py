@@ -9,16 +9,15 @@ import pytest
 import torch
 from run_helpers import Quiet
 
-from attn_zoo.process_state import flushes_denormals
+from attn_zoo.process_state import flushed_denormals, flushes_denormals
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.denormals import flushed_denormals
 
 TINY = 2.0**-140
 
 IN_THREADS = f"""
 import torch
-from attn_zoo.runner.denormals import flushed_denormals
+from attn_zoo.process_state import flushed_denormals
 
 torch.set_num_threads(2)
 with flushed_denormals():

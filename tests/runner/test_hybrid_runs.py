@@ -9,14 +9,14 @@ import pytest
 import torch
 from run_helpers import Quiet
 
-from attn_zoo.count import count_model, count_parameters
+from attn_zoo.count import count_parameters
 from attn_zoo.encoder import build_model
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.show import find
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation
+from attn_zoo.runner.count import count_mechanisms, count_per_example, counted_implementation
 
 SMALL = {"flip_flop": {"length": 16}}
 
@@ -40,15 +40,10 @@ def test_a_spec_holds_every_option_of_every_mechanism_under_one_name():
 
 
 @pytest.mark.parametrize(("attention", "task"), [("2*linformer+softmax", "digits"), ("linear+softmax", "flip_flop")])
-def test_counts_are_sums_over_layers_and_those_of_the_built_model(attention, task):
+def test_counts_are_sums_over_layers(attention, task):
     asked = spec(attention, task)
     task_spec = build_task(task, **asked.task_options).spec
-    with torch.device("meta"):
-        model = build_model(task_spec, implementation=counted_implementation(asked), **asked.network)
-        both = count_model(model, _batch(task_spec, 1))
     counted = count_per_example(asked, task_spec, "eager")
-    assert counted["flops_per_example"] == both.flops
-    assert counted["training_flops_per_example"] == (both.flops or 0) + (both.backward_flops or 0)
     first, last = attention.removeprefix("2*").split("+")
     ones = {name: count_mechanisms(spec(name, task, depth=1), task_spec) for name in (first, last)}
     for key in count_mechanisms(asked, task_spec):
@@ -60,18 +55,9 @@ def test_counts_are_sums_over_layers_and_those_of_the_built_model(attention, tas
             with torch.device("meta"):
                 built = build_model(task_spec, implementation="eager", **spec(name, task, depth=depth).network)
             sizes[name, depth] = count_parameters(built)
+    with torch.device("meta"):
+        model = build_model(task_spec, implementation=counted_implementation(asked), **asked.network)
     assert count_parameters(model) == sizes[first, 2] + sizes[last, 2] - sizes[last, 1]
-
-
-def test_counted_activations_are_those_of_a_real_step():
-    asked = spec("linformer+softmax", implementation="sdpa")
-    task_spec = build_task("digits").spec
-    torch.manual_seed(0)
-    real = count_model(build_model(task_spec, implementation="sdpa", **asked.network), _batch(task_spec, 8))
-    counted = count_per_example(asked, task_spec, "sdpa")
-    assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // 8 > 0
-    dropped = replace(asked, options={**asked.options, "softmax.dropout": 0.1})
-    assert "activation_bytes_per_example" not in count_per_example(dropped, task_spec, "sdpa")
 
 
 @pytest.fixture(scope="module")

@@ -116,13 +116,6 @@ def test_a_run_that_was_stopped_after_a_chosen_step_writes_its_weights_when_it_g
     assert all(torch.equal(tensor, load_file(file)[name]) for name, tensor in load_file(files(folder)[3]).items())
 
 
-@pytest.mark.parametrize("step", [-1, 7])
-def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path, capsys):
-    assert main([*RUN, *BUDGET, *HERE, f"records={tmp_path}", f"weights.after=[{step}]"]) == 2
-    assert f"from 0 to budget.steps=6, because weights are written after these steps; got {step}" in capsys.readouterr().err
-    assert not Store(tmp_path).load()[0]
-
-
 def test_files_of_another_kind_are_refused(folder, tmp_path):
     file = tmp_path / "foreign.safetensors"
     with pytest.raises(FileNotFoundError, match="the weights file"):
@@ -150,20 +143,3 @@ def test_paths_differ_by_step_and_run(folder):
     (record,) = Store(folder / "runs").load()[0]
     kept = KeptWeights("here", [1, 2], record.spec, record.task_card["version"])
     assert kept.path(1) != kept.path(2) and record.run_id in kept.path(1).name
-
-
-@pytest.mark.parametrize(
-    ("words", "rule"),
-    [
-        (["run", "-m", *RUN[1:], "attention=none", "budget.steps=20,10", "weights.after=[15]"], "steps from 0 to budget.steps=10"),
-        (["tune", "attention=none", *RUN[1:], "budget.steps=10", "weights.after=[15]"], "steps from 0 to budget.steps=10"),
-        (
-            ["tune", "experiment=profile3_encoder", "attention=none", "task=mqar", "budget.steps=48", "weights.after=[48]"],
-            "steps from 0 to budget.steps=6",
-        ),
-    ],
-)
-def test_steps_that_a_run_lacks_are_refused_before_the_first_run(words, rule, tmp_path, capsys):
-    assert main([*words, f"records={tmp_path}/runs", f"weights.folder={tmp_path}/weights"]) == 2
-    assert rule in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -216,12 +214,3 @@ def test_tasks_without_pretraining_refuse_it(task, words):
     record = run(spec(task=task), Quiet())
     assert record.status == "refused"
     assert words in str(record.reason) and "Set budget.pretrain_steps=0" in str(record.reason)
-
-
-def test_ids_tell_pretrained_runs_apart_and_are_as_before_without():
-    pretrained = spec()
-    scratch = replace(pretrained, budget=replace(pretrained.budget, pretrain_steps=0))
-    assert pretrained.run_id("1") != scratch.run_id("1") and "pretrain_steps" not in scratch.to_dict()["budget"]
-    assert RunSpec.from_dict(json.loads(json.dumps(pretrained.to_dict()))) == pretrained
-    with pytest.raises(ValueError, match=r"budget\.pretrain_steps must be an integer >= 0; got -1"):
-        Budget(pretrain_steps=-1)

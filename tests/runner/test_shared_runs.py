@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_helpers import Quiet
 
-from attn_zoo.cli.compose import plan
+from attn_zoo.cli.plan import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.registry import task_card
@@ -61,11 +62,15 @@ def test_ids_tell_the_options_apart_and_are_as_before_without_them():
     options: list[dict[str, Any]] = [shared, {**shared, "reuse_keys": True}, {"short_convolution": 4}, {"short_convolution": 6}]
     options += [{"output_gate": gate} for gate in ("elementwise", "headwise")]
     options += [{"key_value_heads": 1}, {"latent_dim": 4}, {"positions": "none"}]
+    constant = {"schedule": "constant"}
+    budgets: list[dict[str, Any]] = [{"seconds": 60.0}, constant, {"pretrain_steps": 7}, {**constant, "until": "criterion"}]
     others = [replace(plain, model=replace(plain.model, **given)) for given in options]
-    assert len({each.run_id("1") for each in (plain, *others)}) == 1 + len(options)
+    others += [replace(plain, budget=replace(plain.budget, **given)) for given in budgets]
+    assert len({each.run_id("1") for each in (plain, *others)}) == 1 + len(others)
     for each in (plain, *others):
         assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
     assert {key for given in options for key in given}.isdisjoint(plain.to_dict()["model"])
+    assert {"seconds", "schedule", "pretrain_steps", "until", "ceiling"}.isdisjoint(plain.to_dict()["budget"])
 
 
 def test_a_short_convolution_is_run_and_counted():
@@ -106,6 +111,13 @@ def test_smaller_keys_and_values_are_run_and_counted(key, size, parameters, stat
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ({"pretrain_steps": -1}, r"budget\.pretrain_steps must be an integer >= 0; got -1"),
+        ({"until": "criterion"}, r"until=criterion must go with budget\.schedule=constant"),
+        ({"ceiling": 0.5}, "ceiling must be left out unless"),
+        ({"seconds": -1.0}, "budget.seconds must be at least 0; got -1"),
+        ({"seconds": math.nan}, "budget.seconds must be a finite number; got nan"),
+        ({"schedule": "linear"}, "budget.schedule must be 'cosine' or 'constant'; got 'linear'"),
+        ({"seconds": 60.0, "max_seconds": 90.0}, r"cannot be given together; got 60 and 90"),
         ({"reuse_keys": True}, r"must go with model\.shared_weights=true"),
         ({"short_convolution": -1}, r"model.short_convolution must be an integer >= 0; got -1"),
         ({"output_gate": "both"}, r"model.output_gate must be 'none' or 'elementwise' or 'headwise'; got 'both'"),
@@ -114,8 +126,9 @@ def test_smaller_keys_and_values_are_run_and_counted(key, size, parameters, stat
     ],
 )
 def test_wrong_sizes_are_refused_before_anything_is_run(wrong, words):
+    kind = ModelSpec if wrong.keys() <= {field.name for field in fields(ModelSpec)} else Budget
     with pytest.raises(ValueError, match=words):
-        ModelSpec(**wrong)
+        kind(**wrong)
 
 
 @pytest.mark.process

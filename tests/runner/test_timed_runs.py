@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,26 +89,3 @@ def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monke
     record = run(spec(), Quiet(), None, again)
     assert record.curve == whole.curve and record.scores == whole.scores
     assert record.measured["train_seconds"] == 6.0
-
-
-def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():
-    plain = spec(seconds=0.0)
-    assert {"seconds", "schedule"}.isdisjoint(plain.to_dict()["budget"])
-    others = [replace(plain, budget=replace(plain.budget, **change)) for change in ({"seconds": 60.0}, {"schedule": "constant"})]
-    assert len({each.run_id("1") for each in (plain, *others)}) == 3
-    for each in (plain, *others):
-        assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"seconds": -1.0}, "budget.seconds must be at least 0; got -1"),
-        ({"seconds": math.nan}, "budget.seconds must be a finite number; got nan"),
-        ({"schedule": "linear"}, "budget.schedule must be 'cosine' or 'constant'; got 'linear'"),
-        ({"seconds": 60.0, "max_seconds": 90.0}, r"cannot be given together; got 60 and 90"),
-    ],
-)
-def test_budgets_that_make_no_sense_are_refused(change, words):
-    with pytest.raises(ValueError, match=words):
-        Budget(**change)

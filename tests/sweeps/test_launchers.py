@@ -14,12 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hydra.errors import HydraException
 
 from attn_zoo.cli import main
-from attn_zoo.cli.compose import plan
 from attn_zoo.cli.launch import _LAUNCHERS, Lost, attempt, ray_arguments
-from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.plan import Job, Plan, plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
 
@@ -196,28 +194,6 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
     assert "#SBATCH --signal=USR2@120\n" in script, "the job is warned, to be queued again"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["workers=2"], "Add launch=joblib, ray, submitit_local or slurm"),
-        (["launch=joblib", "workers=0"], "workers= must be at least 1, because it is a number of processes; got 0"),
-        (["launch=joblib", "threads=0"], "threads= must be at least 1 with launch="),
-        (["launch=ray", "workers=2", "launcher.init.address=auto"], "Leave workers= out"),
-        (["launch=dask"], "launch/dask"),
-        (["launch=slurm"], "sweep with launch=submitit_local"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_starts(words, message):
-    with pytest.raises((ValueError, HydraException), match=message):
-        plan([*words, *SMALL[:-1]])
-
-
-def test_processes_that_are_started_together_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="a run must be a single process, but 2 processes were started together"):
-        plan(SMALL[:-1])
-
-
 def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkeypatch, capsys):
     refused = "#!/bin/bash\necho asked >> asked; echo 'sbatch: error: invalid partition specified: long' >&2; exit 1\n"
     simulated(tmp_path / "bin", monkeypatch, sbatch=refused, srun=SRUN)
@@ -242,7 +218,7 @@ def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
     ("package", "words"), [("ray", ["launch=ray"]), ("optuna", ["experiment=tune"]), ("submitit", ["launch=submitit_local"])]
 )
 def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None if name == package else name)
+    monkeypatch.setattr("attn_zoo.cli.plan.find_spec", lambda name: None if name == package else name)
     assert zoo("run", *words, folder=tmp_path) == 2
     assert (
         f"needs the package {package}, which is not installed. Install it with: pip install 'attn-zoo[sweeps]'"

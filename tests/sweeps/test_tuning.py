@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from run_helpers import zoo
 
 from attn_zoo import registry
-from attn_zoo.cli.compose import plan
 from attn_zoo.cli.job import with_tuning
+from attn_zoo.cli.plan import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, Store, Tuning
@@ -132,34 +132,8 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
     assert "accuracy (%)" not in output, "trials are no rows"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["attention=linformer,softmax"], "attention must be one value, because a study has one mechanism, one task and one seed"),
-        (["seed=0,1"], "seed must be one value, because a study has one mechanism, one task and one seed"),
-        (["budget.steps=10,20"], "the same for all configurations of a table"),
-        (["model.depth=1,2"], "model.depth cannot be searched"),
-        (["budget.learning_rate=interval(0,1)"], "budget.learning_rate must be above 0"),
-        (["attention=linformer", "attention.projected_length=choice(4,17)"], "must be less than the 17 keys"),
-        (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "must be less than the 17 keys"),
-        (["attention=linformer", "attention.projected_length=range(4,18)"], "must be less than the 17 keys"),
-        (
-            ["attention=fixed", "attention.stride=choice(8,4)", "attention.summary=choice(1,8)"],
-            "fixed.summary must be an integer from 0 to stride=4",
-        ),
-        (["budget.learning_rate=0.001"], "budget.learning_rate=0.001. Leave one out, or give a range"),
-        (["tuning.trials=0"], "an integer >= 1"),
-        (["tuning.sampler=random"], "tuning.sampler must be 'grid' or 'tpe' or 'bracket'"),
-        (["tuning.sampler=grid"], "has infinitely many values"),
-    ],
-)
-def test_a_bad_search_is_refused_before_any_trial(words, message):
-    with pytest.raises(ValueError, match=message):
-        plan(["experiment=tune", *words])
-
-
 def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
-    monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None)
+    monkeypatch.setattr("attn_zoo.cli.plan.find_spec", lambda name: None)
     space = "+tuning.space={budget.learning_rate: 'choice(0.001,0.01)', attention.projected_length: 'range(2,9,3)'}"
     study = plan([space, "attention=linformer"]).study
     assert study is not None and study.trials == 6
@@ -175,27 +149,6 @@ def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
     assert fewer is not None and next(draws(fewer)) == batch[:2] and fewer.id == study.id
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["task=digits"], "attention= is missing"),
-        (["attention=softmax", "task=digits", "seeds=0,1"], "seeds= must not include 0"),
-        (["attention=softmax", "task=digits", "seed=2"], "seeds= must not include 2"),
-        (["attention=softmax", "task=digits", "seeds=1,-1"], "seed must be an integer from 0 to 2**63 - 1; got -1"),
-        (["experiment=profile3_encoder", "attention=none", "task=mqar", "seed=4"], "seeds= must not include 4"),
-        (["attention=softmax", "task=digits", "trials=many"], "trials must be integers"),
-        (["attention=softmax", "task=digits", "experiment=lra"], "experiment=lra does not search any setting"),
-        (["attention=softmax,nonee", "task=digits"], "nonee"),
-        (["attention=linformer,softmax", "task=digits", "budget.stepps=3"], "did you mean 'steps'"),
-    ],
-)
-def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path):
-    status, _, errors = zoo("tune", *words, folder=tmp_path)
-    assert status == 2
-    assert message in errors
-    assert not list(tmp_path.rglob("*.json"))
-
-
 def test_only_a_bracketed_search_has_a_second_seed():
     plan_searches(read_request(["attention=none", "task=digits", "seeds=1,1000"]))
 
@@ -207,12 +160,6 @@ def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(cap
     assert "attention=nystrom task=mqar is left out" in capsys.readouterr().out
     with pytest.raises(ValueError, match="nystrom has no causal form"):
         plan_searches(read_request(["experiment=profile_encoder", "attention=nystrom", "task=mqar", "task.causal=true"]))
-
-
-@pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.attention=[]"])
-def test_what_an_experiment_writes_down_is_not_given_twice(word):
-    with pytest.raises(ValueError, match=r"Write attention=NAME,\.\.\. task=NAME,\.\.\. on the command line"):
-        read_request(["experiment=profile_encoder", word])
 
 
 def rows(*words: str) -> list[str]:
@@ -234,46 +181,43 @@ def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed():
     ]
 
 
-def test_an_option_of_a_row_is_not_searched():
-    (searched,) = plan_searches(read_request(["attention=linformer[projected_length=8]", "task=digits"]))
-    assert searched.study and list(searched.study.space) == ["budget.learning_rate"]
-    assert searched.study.base.options["projected_length"] == 8
-    beside = plan(["experiment=tune", "attention=linformer", "task=digits", "attention.projected_length=8"]).study
-    assert beside and beside.id == searched.study.id, "one study, however it is written"
+RATE = {"budget.learning_rate": "tag(log,interval(0.0001,0.02))"}
+SPACES = {
+    "attention=linformer": {"attention.projected_length": "choice(4,8,16)", **RATE},
+    "attention=linformer task=listops task.length=300": {"attention.projected_length": "choice(4,8,16,32,64,128,256)", **RATE},
+    "attention=linformer attention.projected_length=8": RATE,
+    "attention=linformer[projected_length=8]": RATE,
+    "attention=linformer dials.linformer.projected_length=8": RATE,
+    "attention=linformer dials.linformer.projected_length=8 attention.projected_length=choice(4,8)": {
+        **{"attention.projected_length": "choice(4,8)", **RATE},
+    },
+    "attention=longformer dials.linformer.projected_length=8": {"attention.window": "choice(5,9)", **RATE},
+    "attention=linformer+softmax": {"attention.linformer.projected_length": "choice(4,8,16)", **RATE},
+    "attention=linformer+softmax dials.linformer.projected_length=8": RATE,
+    "attention=none budget.learning_rate=interval(0.001,0.002)": {"budget.learning_rate": "interval(0.001,0.002)"},
+}
+"""Words of a search on digits, with the ranges that it searches."""
 
 
-def test_an_option_that_dials_state_is_not_searched():
-    words = ["experiment=tune", "task=digits", "dials.linformer.projected_length=8"]
-    stated = plan([*words, "attention=linformer"]).study
-    assert stated and list(stated.space) == ["budget.learning_rate"] and stated.base.options["projected_length"] == 8
-    other = plan([*words, "attention=longformer"]).study
-    assert other and "attention.window" in other.space
-    model = ["model.depth=2", "attention=linformer+softmax"]
-    hybrid = plan([*words, *model]).study
-    assert hybrid and list(hybrid.space) == ["budget.learning_rate"]
-    usual = plan(["experiment=tune", "task=digits", *model]).study
-    assert usual and "attention.linformer.projected_length" in usual.space
-    searched = plan([*words, "attention=linformer", "attention.projected_length=choice(4,8)"]).study
-    assert searched and searched.space["attention.projected_length"] == "choice(4,8)"
+@pytest.mark.parametrize("words", SPACES)
+def test_what_is_searched_is_what_neither_the_row_nor_the_command_line_nor_the_length_decides(words):
+    study = plan(["experiment=tune", "task=digits", "model.depth=2", *words.split()]).study
+    assert study is not None and dict(study.space) == SPACES[words]
+    if SPACES[words] == RATE:
+        assert 8 in study.base.options.values()
 
 
-def test_what_the_command_line_says_goes_before_the_usual_space():
-    usual = plan(["experiment=tune", "attention=linformer", "task=digits"])
-    assert usual and usual.study and set(usual.study.space) == {"attention.projected_length", "budget.learning_rate"}
-    fixed = plan(["experiment=tune", "attention=linformer", "task=digits", "attention.projected_length=8"])
-    assert fixed and fixed.study and list(fixed.study.space) == ["budget.learning_rate"]
-    given = plan(["experiment=tune", "attention=linformer", "budget.learning_rate=tag(log, interval(0.001, 0.002))"])
-    assert given and given.study and given.study.space["budget.learning_rate"] == "tag(log,interval(0.001,0.002))"
-    assert len({usual.study.id, fixed.study.id, given.study.id}) == 3
-    more = plan(["experiment=tune", "attention=linformer", "task=digits", "tuning.trials=99"])
-    assert more and more.study and more.study.id == usual.study.id, "a study is gone on with, whatever the number of trials"
+def test_one_study_has_one_id_however_it_is_written_and_whatever_the_number_of_trials():
+    def id_of(*words: str) -> str:
+        study = plan(["experiment=tune", "task=digits", *words]).study
+        assert study is not None
+        return study.id
 
-
-def test_candidates_that_a_mechanism_refuses_at_the_length_are_left_out():
-    short = plan(["experiment=tune", "attention=linformer", "task=digits"])
-    long = plan(["experiment=tune", "attention=linformer", "task=listops", "task.length=300"])
-    assert short and short.study and short.study.space["attention.projected_length"] == "choice(4,8,16)"
-    assert long and long.study and long.study.space["attention.projected_length"] == "choice(4,8,16,32,64,128,256)"
+    usual, fixed = id_of("attention=linformer"), id_of("attention=linformer[projected_length=8]")
+    assert fixed == id_of("attention=linformer", "attention.projected_length=8") != usual
+    assert usual == id_of("attention=linformer", "tuning.trials=99")
+    ranges = "budget.learning_rate=tag(log, interval(0.001, 0.002))"
+    assert id_of("attention=linformer", ranges) == id_of("attention=linformer", ranges.replace(" ", "")) != usual
 
 
 def test_a_metric_that_is_better_when_lower_is_minimised():
