@@ -1,10 +1,10 @@
 """Defaults that depend on the length: the papers' numbers at the papers' lengths, in layers, runs, records and lists."""
 
 import pytest
+from run_helpers import Quiet
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
 from attn_zoo.cli.main import main
-from attn_zoo.cli.progress import RunProgress
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.registry import attention_options, stated_options
@@ -55,7 +55,7 @@ def test_a_run_is_known_by_the_number_and_its_record_tells_the_rule():
     resolved = resolve_spec(spec)
     assert resolved.options["projected_length"] == 17 // 4
     assert resolve_spec(resolved) == resolved
-    record = run(resolved, RunProgress())
+    record = run(resolved, Quiet())
     assert record.spec.options["projected_length"] == 17 // 4
     assert record.attention_card["length_rules"] == {"projected_length": "min(256, n/4)"}
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo import plugin_files
+from attn_zoo.cli import progress
+from attn_zoo.cli.progress import Work
 from attn_zoo.escapes import terminal
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.process_state.torch_parts import TORCH_RANDOM
 from attn_zoo.records import RunRecord, RunSpec
-from attn_zoo.runner import Progress
+from attn_zoo.registry import task_card
 
 
 def load_callback(name: str) -> Callable[[RunSpec, str], Any]:
@@ -36,18 +39,21 @@ def load_callback(name: str) -> Callable[[RunSpec, str], Any]:
 
 
 class Watched:
-    """Observer of a run that shows progress to the user and also calls the user's callback. If the callback raises an error, the
-    error is reported once and the callback is not called again.
+    """Observer of a run that shows its progress and also calls the user's callback. If the callback raises an error, the error is
+    reported once and the callback is not called again.
 
     Args:
         callback: name of the callback as ``FILE.py:NAME``, or None.
+        bar: True to draw a bar on a terminal; False to print lines instead.
 
     Raises:
         ValueError: the callback cannot be loaded or created.
     """
 
-    def __init__(self, shown: Progress, callback: str | None, spec: RunSpec, run_id: str) -> None:
-        self._shown, self._name = shown, callback
+    def __init__(self, callback: str | None, spec: RunSpec, run_id: str, *, bar: bool = True) -> None:
+        self._name, self._by_time, self._bar = callback, bool(spec.budget.seconds), bar
+        self._metric, self._valid = task_card(spec.task).metric, ""
+        self._work: Work | None = None
         self._random = TORCH_RANDOM.get()  # numbers of its own for the callback, so that those of the run do not change
         self._callback: Any = None
         if callback:
@@ -60,18 +66,24 @@ class Watched:
                 ) from error
 
     def start(self, label: str, steps: int) -> None:
-        """Tell the progress display and the callback that a run begins."""
-        self._shown.start(label, steps)
+        """Begin to show the progress of the run. If its budget is a time, the number of steps is unknown."""
+        self._work = Work(label, None if self._by_time else steps, bar=self._bar, first=2 * progress.FIRST)
+        self._work.__enter__()
         self._tell("start", label, steps)
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Tell the progress display and the callback how many steps are done."""
-        self._shown.advance(step, loss, valid)
+        """Show the number of steps done, the training loss and the last validation score. During pretraining, the number is
+        negative and counts up to 0."""
+        if valid is not None:
+            self._valid = f"valid {written(valid, self._metric)}"
+        if self._work is not None:
+            self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
         self._tell("advance", step, loss, valid)
 
     def stop(self) -> None:
-        """Tell the progress display and the callback that the run has ended."""
-        self._shown.stop()
+        """Show and tell that the run has ended."""
+        if self._work is not None:
+            self._work.__exit__()
         self._tell("stop")
 
     def finish(self, record: RunRecord, path: Path) -> None:

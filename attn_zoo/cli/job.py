@@ -13,7 +13,6 @@ from typing import Any
 from attn_zoo import deaths
 from attn_zoo.cli.callback import Watched
 from attn_zoo.cli.plan import Job, Plan
-from attn_zoo.cli.progress import RunProgress
 from attn_zoo.contract import SPLITS
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
@@ -122,8 +121,7 @@ def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
     """
     settings, run_id = plan.settings, job.run_id
     keep, card = settings.checkpoint, task_card(job.spec.task)
-    shown = RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=card.metric)
-    progress = Watched(shown, settings.callback, job.spec, run_id)
+    progress = Watched(settings.callback, job.spec, run_id, bar=settings.launcher is None)
     kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, card.version) if settings.weights.after else None
     checkpoint = None
     if keep.every or keep.minutes:

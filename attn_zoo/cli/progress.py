@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
 EVERY = 20.0
@@ -85,35 +84,3 @@ def tracked(items: Iterable[T], label: str) -> Iterator[T]:
         for item in counted:
             yield item
             work.update()
-
-
-class RunProgress:
-    """Progress of a training run: its steps, its last training loss and its last validation score.
-
-    Args:
-        by_time: True if the budget of the run is a time, so that the number of steps is unknown.
-    """
-
-    def __init__(self, by_time: bool = False, bar: bool = True, metric: str = "accuracy") -> None:
-        self._by_time, self._with_bar, self._metric = by_time, bar, metric
-        self._work: Work | None = None
-        self._valid = ""
-
-    def start(self, label: str, steps: int) -> None:
-        """Begin to show the progress of a run."""
-        self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=2 * FIRST)
-        self._work.__enter__()
-
-    def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Show the number of steps done, the training loss and the last validation score. During pretraining, the number is
-        negative and counts up to 0."""
-        if self._work is None:
-            return
-        if valid is not None:
-            self._valid = f"valid {written(valid, self._metric)}"
-        self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
-
-    def stop(self) -> None:
-        """End the progress of the run."""
-        if self._work is not None:
-            self._work.__exit__()

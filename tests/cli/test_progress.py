@@ -11,7 +11,9 @@ import pytest
 from patience import HANG
 
 from attn_zoo.cli import progress
-from attn_zoo.cli.progress import RunProgress, Work
+from attn_zoo.cli.callback import Watched
+from attn_zoo.cli.progress import Work
+from attn_zoo.records import RunSpec
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_and_none_for_quick_work(ha
 
 
 def test_a_line_has_at_most_a_hundred_columns_and_no_loss_before_the_first_step(hasty, capsys):
-    run = RunProgress()
+    run = Watched(None, RunSpec("linformer", "digits"), "id")
     run.start("linformer on digits, seed 1", 600)
     assert "nan" not in (before := until_printed(capsys, "of 600")) and "loss" not in before
     run.advance(50, 1.25, 0.5)

@@ -95,7 +95,7 @@ def spec() -> RunSpec:
 
 
 def test_a_callback_that_fails_on_the_way_is_reported_once_and_costs_nothing(folder, capsys):
-    watched = Watched(Quiet(), f"{folder.name}:Fails", spec(), "id")
+    watched = Watched(f"{folder.name}:Fails", spec(), "id")
     record = run(spec(), watched)
     watched.finish(record, Path("nowhere"))
     assert record.status == "done" and not list(Path().glob("log-*"))
@@ -105,7 +105,7 @@ def test_a_callback_that_fails_on_the_way_is_reported_once_and_costs_nothing(fol
 def test_a_callback_that_draws_random_numbers_changes_no_result(folder):
     asked = replace(spec(), model=replace(spec().model, dropout=0.5))
     plain = run(asked, Quiet())
-    watched = Watched(Quiet(), f"{folder.name}:Draws", asked, "id")
+    watched = Watched(f"{folder.name}:Draws", asked, "id")
     record = run(asked, watched)
     watched.finish(record, Path("nowhere"))
     assert [point["train_loss"] for point in record.curve] == [point["train_loss"] for point in plain.curve]
