@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attn_zoo import registry
@@ -54,23 +53,17 @@ def _prepare(parsed: argparse.Namespace) -> int:
                 print(f"{dataset.name}: fetching into {folder}", flush=True)
                 folder.mkdir(parents=True, exist_ok=True)
                 dataset.download(folder)
-            said = _read_through(dataset, folder)
+            content, layout = dataset.load(folder), dataset.layout(folder)
+            assert layout is not None
+            if layout.read_rest is not None:
+                layout.read_rest(content)
+            said = f"sound ({layout.title})"
         except (MissingDataError, DamagedDataError) as error:
             failed, said = 1, str(error)
         except (OSError, RuntimeError, ImportError, ValueError) as error:  # a library gave up the download
             failed, said = 1, f"not fetched: {type(error).__name__}: {error}"
         print(terminal(f"{dataset.name}: {said}"), flush=True)
     return failed
-
-
-def _read_through(dataset: DataSet[Any], folder: Path) -> str:
-    """Read and check every file of a data set, and return its layout in words."""
-    content = dataset.load(folder)
-    layout = dataset.layout(folder)
-    assert layout is not None
-    if layout.read_rest is not None:
-        layout.read_rest(content)
-    return f"sound ({layout.title})"
 
 
 def _known() -> dict[str, tuple[DataSet[Any], list[str]]]:

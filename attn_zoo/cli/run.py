@@ -51,11 +51,10 @@ def run_command(words: Sequence[str]) -> int:
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
     """
-    if {"-h", "--help"} & set(words):
-        with in_words():
-            print(run_help([word for word in words if not word.startswith("-")]))
-        return 0
     with in_words():
+        if {"-h", "--help"} & set(words):
+            print(run_help([word for word in words if not word.startswith("-")]))
+            return 0
         planned = plan([word for word in words if word != PLAN])
     if PLAN in words:
         print(ahead([planned]))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from attn_zoo.checks import check_seed, check_whole
 from attn_zoo.cli.ahead import PLAN, ahead
@@ -52,20 +52,16 @@ USAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Searches, seeds and other settings that the command line of ``attn-zoo tune`` asks for."""
+class Request(NamedTuple):
+    """Searches, seeds and other settings that the command line of ``attn-zoo tune`` asks for: the mechanism with options and the
+    task of each search, the words for other settings (``rest``), the seeds, if any, and whether the mechanisms are named on the
+    command line (``named``) or by the experiment."""
 
     composed: Composed
-    """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
-    """For each search, the mechanism with its options, and the name of the task."""
     rest: tuple[Word, ...]
-    """Words of the command line for other settings, which all trials use."""
     seeds: tuple[int, ...]
-    """Seeds on the command line; empty if it names none."""
     named: bool
-    """True if the command line names the mechanisms, False if the experiment does."""
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
