@@ -5,6 +5,6 @@ After each run, changes by plugins are undone, so that no result depends on the 
 
 from attn_zoo.process_state.keeping import add_part, kept, sentence, unusual
 from attn_zoo.process_state.part import Part
-from attn_zoo.process_state.torch_parts import flushes_denormals
+from attn_zoo.process_state.torch_parts import flushed_denormals, flushes_denormals
 
-__all__ = ["Part", "add_part", "flushes_denormals", "kept", "sentence", "unusual"]
+__all__ = ["Part", "add_part", "flushed_denormals", "flushes_denormals", "kept", "sentence", "unusual"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -140,6 +141,18 @@ def _put_saved(before: tuple[Any, Any]) -> None:
 def flushes_denormals() -> bool:
     """Return True if this thread rounds denormal numbers to zero. In float32 they are the numbers below 2⁻¹²⁶."""
     return float((torch.tensor(2.0**-140, dtype=torch.float32, device="cpu") * 0.5).item()) == 0
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Return a context in which this thread rounds denormal numbers to zero, because the processor computes slowly with them.
+    Threads of PyTorch that start inside the context do so as well."""
+    before = flushes_denormals()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def _deterministic() -> tuple[bool, bool]:

@@ -15,7 +15,6 @@ from patience import HANG
 
 from attn_zoo import registry
 from attn_zoo.cli import main
-from attn_zoo.cli.commands import COMMANDS, parser
 from attn_zoo.plugin_files import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -138,16 +137,6 @@ def test_nothing_is_imported_before_an_interrupt_is_caught():
     command = [sys.executable, "-S", "-c", code]  # without the packages of this environment
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=HANG)
     assert set(done.stdout.split()) - {"__future__"} == {"attn_zoo", "attn_zoo.cli", "attn_zoo.cli.main"}
-
-
-def test_commands_whose_extra_is_missing_say_so(monkeypatch):
-    wanted = {"transplant": "attn-zoo[minilm]"}
-    module = sys.modules["attn_zoo.cli.commands"]
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    for name, command in COMMANDS.items():
-        assert ("pip install" in command.said) == (name in wanted) and wanted.get(name, "") in command.said
-    monkeypatch.setattr(module, "find_spec", lambda name: name)
-    assert "pip install" not in parser("").format_help()
 
 
 def test_a_file_is_a_plugin_for_every_command(plugin, capsys):

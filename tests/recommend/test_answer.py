@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attn_zoo.cli.compose import plan
 from make import PERPLEXITY, records_of
 
 from attn_zoo import reference
 from attn_zoo.cli.commands import parser
+from attn_zoo.cli.plan import plan
 from attn_zoo.leaderboard import tables
 from attn_zoo.recommend.answer import Answer, recommend, use_cases
 from attn_zoo.recommend.candidates import Requirements, candidates

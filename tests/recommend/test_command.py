@@ -12,7 +12,7 @@ from make import records_of, stored
 
 from attn_zoo import reference
 from attn_zoo.cli import main
-from attn_zoo.cli.compose import plan
+from attn_zoo.cli.plan import plan
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.table import Table

@@ -1,0 +1,1 @@
+"""Tests of analyses; a package, because they share fixtures of their own."""

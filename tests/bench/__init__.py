@@ -1,0 +1,1 @@
+"""Tests of measurements; a package, because they share fixtures of their own."""
