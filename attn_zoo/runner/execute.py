@@ -177,7 +177,15 @@ def run(
 
 
 def _failure(error: BaseException) -> tuple[Status, str]:
-    """Return the status and the reason to record for a run that ended in ``error``. The reason is the message of the error."""
+    """Return the status and the reason to record for a run that ended in ``error``. The reason is the message of the error. If
+    reading the message raises another error, as the code of a plugin may, the reason is a sentence about this error."""
+    try:
+        return _told(error)
+    except BaseException as second:  # also an interrupt, which the caller passes on
+        return "failed", f"it raised an error that cannot be read ({type(second).__name__})"
+
+
+def _told(error: BaseException) -> tuple[Status, str]:
     if isinstance(error, DivergedError):
         return "diverged", str(error)
     if isinstance(error, TimedOutError):
