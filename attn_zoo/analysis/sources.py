@@ -90,9 +90,9 @@ def _text_subject(name: str, sequences: int, length: int | None, text: Path | No
 
     logging.disable_progress_bar()
     words, where = default_text() if text is None else (read_text(text), short_path(text))
-    how: dict[str, Any] = {"local_files_only": Path(place).is_dir(), "trust_remote_code": False}
-    config = AutoConfig.from_pretrained(place, **how)
-    tokenizer = AutoTokenizer.from_pretrained(place, **how)
+    local = Path(place).is_dir()
+    config = AutoConfig.from_pretrained(place, local_files_only=local, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     longest = min(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length, tokenizer.model_max_length)
     length = min(512, longest) if length is None else length
     if length > longest:
@@ -105,7 +105,7 @@ def _text_subject(name: str, sequences: int, length: int | None, text: Path | No
         torch.manual_seed(seed)
         model = AutoModel.from_config(config, trust_remote_code=False)
     else:
-        model = AutoModel.from_pretrained(place, use_safetensors=True, **how)
+        model = AutoModel.from_pretrained(place, use_safetensors=True, local_files_only=local, trust_remote_code=False)
     model = model.get_encoder() if config.is_encoder_decoder else model
     trained = weights != "random"
     described = "pretrained" if trained else _UNTRAINED.format(seed)

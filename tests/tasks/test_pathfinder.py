@@ -245,9 +245,9 @@ def test_damaged_files_are_named(released, damage, message):
         lra(level).examples("train")
 
 
-def test_the_command_that_verifies_data_reads_the_images_too(released, capsys):
+def test_the_command_that_prepares_data_reads_the_images_too(released, capsys):
     level, _, _ = released
-    words = ["data", "verify", "pathfinder32", "--root", str(level.parents[2])]
+    words = ["data", "prepare", "pathfinder32", "--root", str(level.parents[2])]
     assert main(words) == 0 and "pathfinder32: sound" in capsys.readouterr().out
     (level / "imgs/2/sample_5.png").write_bytes(b"\x89PNG")
     assert main(words) == 1
