@@ -151,6 +151,22 @@ def test_what_a_row_raises_to_end_its_process_is_a_death_of_the_row(kind, broken
     assert record.is_final, "it is not tried again when its command is typed again"
 
 
+@pytest.mark.parametrize("harm", [SystemExit(0), KeyboardInterrupt(), 5])
+def test_a_row_whose_error_cannot_be_read_is_a_failed_row(harm, broken):
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            if isinstance(harm, BaseException):
+                raise harm
+            return harm  # no text
+
+    def fail(self, value):
+        raise UnreadableError
+
+    record = run(spec(broken(fail)), Quiet())
+    assert record.status == "failed" and "UnreadableError: its message cannot be read" in str(record.reason)
+    assert not record.is_final
+
+
 def test_the_test_split_is_read_once_and_after_training(monkeypatch):
     reads = []
 
