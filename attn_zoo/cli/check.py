@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
     device = "device type on which every implementation is checked, such as cuda (default: the CPU, and a GPU if one is needed)"
     parser.add_argument("--device", help=device)
+    parser.add_argument(
+        "--defaults", action="store_true", help="check only the default options, not the variants (sets of options) on the card"
+    )
     strict = "also fail if a mechanism has no definition, because then no check compares its output with the equation"
     parser.add_argument("--strict", action="store_true", help=strict)
     parser.set_defaults(handler=_check)
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(parsed: argparse.Namespace) -> int:
     status = 0
     for card in entries(parsed.targets):
-        report = prove(card, parsed.device)
+        report = prove(card, parsed.device, defaults=parsed.defaults)
         print(wrap(str(report)), flush=True)
         if report.unknown:
             print(wrap(REMEDY), flush=True)

@@ -127,7 +127,7 @@ def test_each_target_has_its_report_and_one_failure_fails(home, monkeypatch, cap
 @pytest.mark.parametrize(("unknown", "words", "status"), [("", [], 0), (NO_DEFINITION, [], 0), (NO_DEFINITION, ["--strict"], 1)])
 def test_strict_also_fails_without_a_definition(unknown, words, status, monkeypatch, capsys):
     passed = Result(Case("uniform", "a", "Says so.", lambda: None), "passed", "", 0.1)
-    monkeypatch.setattr(check, "prove", lambda card, device: Report(card.name, (passed,), unknown=unknown))
+    monkeypatch.setattr(check, "prove", lambda card, device, defaults: Report(card.name, (passed,), unknown=unknown))
     assert main(["check", "uniform", *words]) == status
     first, *remedy = capsys.readouterr().out.splitlines()
     assert first == "uniform: 1 passed in 0.1 s" + (f"; {unknown}" if unknown else "")
