@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from attn_zoo.cli.parsing import check_output, quantity
@@ -98,12 +100,26 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
         print(f"writing {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
-    text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
+    with _collector_paused():
+        text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
         print(text)
     else:
         parsed.output.write_text(text + "\n", encoding="utf-8")
     return 0
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Return a context without garbage collection, which takes an eighth of the time of a table, and finds nothing, because all
+    records are kept until the table is made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 _PARTS = ("separation", "published", "overview", "at")
