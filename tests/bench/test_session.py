@@ -199,7 +199,8 @@ def test_before_it_starts_it_says_whether_the_time_suffices(left, words, scripte
 
 
 def stopped(left: float, *steps: float) -> list[str]:
-    """What failed of cells whose steps take so long: six rounds of a step to warm up and one to time are 12 s a second."""
+    """Return the failures of cells whose steps take this many seconds. Six rounds, each with one step to warm up and one to time,
+    take 12 s for a step of one second."""
     made = Session(crossover(), empty(crossover()), ends=math.inf)
     cells = [Cell(f"cell {at}", "forward", 16) for at in range(len(steps))]
     made._steps = dict(zip(cells, steps, strict=True))
