@@ -94,6 +94,18 @@ def test_crosses_and_takes_shorter_inputs(projection, keys):
         torch.testing.assert_close(built(query, *longer, key_valid=valid), built(query, key, value), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_padding_has_no_influence_bit_for_bit(sharing, projection):
+    built, valid = build(sharing=sharing, projection=projection), padding()
+    query, key, value = draw()
+    outs = []
+    for fill in (0.0, torch.nan, torch.inf, 1e300):
+        dirty = [t.masked_fill(~valid[:, None, :, None], fill) for t in (key, value)]
+        outs.append(built(query, *dirty, key_valid=valid))
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_heads_may_have_lengths_of_their_own(projection, padded):
