@@ -170,6 +170,11 @@ def attentions() -> tuple[str, ...]:
     return tuple(sorted(_ATTENTIONS))
 
 
+def not_causal() -> tuple[str, ...]:
+    """Return the names of the mechanisms without a causal form, to which causal tasks are not applicable."""
+    return tuple(name for name in attentions() if not card(name).can.causal)
+
+
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks in alphabetical order, including those of plugins."""
     _look_for_plugins()

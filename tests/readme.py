@@ -57,7 +57,7 @@ from attn_zoo.leaderboard.plot import panels_of, write
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME, pack
-from attn_zoo.registry import attentions, card, task_card
+from attn_zoo.registry import not_causal, task_card
 from attn_zoo.transplant.table import classification_table, transplant_table
 
 README = ROOT / "README.md"
@@ -214,8 +214,7 @@ def pictures() -> dict[Path, str]:
         ROOT / "results" / "profile3.svg": boards_of("profile3"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
     }
-    not_causal = [name for name in attentions() if not card(name).can.causal]
-    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of), not_causal)).rstrip() + "\n" for file, of in made.items()}
+    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of), not_causal())).rstrip() + "\n" for file, of in made.items()}
     with TemporaryDirectory() as folder:
         if has_panels(figure3()):
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")

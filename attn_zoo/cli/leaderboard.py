@@ -154,17 +154,19 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 def _page(parsed: argparse.Namespace) -> str:
     from attn_zoo.leaderboard.page import ResultSet, html_page  # takes a tenth of a second, and tables do not need it
+    from attn_zoo.registry import not_causal
 
     records, damaged = Store(parsed.records).load()
-    return html_page([ResultSet(_tables(parsed, records), records)], damaged)
+    return html_page([ResultSet(_tables(parsed, records), records, not_causal=not_causal())], damaged)
 
 
 def _picture(parsed: argparse.Namespace) -> str:
     from attn_zoo.leaderboard.heat_picture import heat_map_svg
     from attn_zoo.leaderboard.heatmap import heat_map
+    from attn_zoo.registry import not_causal
 
     made = _tables(parsed, loaded(parsed.records))
-    return heat_map_svg(heat_map(made, recorded_columns(made))).rstrip()
+    return heat_map_svg(heat_map(made, recorded_columns(made), not_causal())).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:

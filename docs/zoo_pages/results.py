@@ -24,7 +24,7 @@ from attn_zoo.leaderboard.page import ResultSet
 from attn_zoo.recommend.verdicts import Ability, abilities
 from attn_zoo.records import Store
 from attn_zoo.records.files import NAME
-from attn_zoo.registry import attentions, card
+from attn_zoo.registry import not_causal
 from zoo_pages.texts import aligned
 
 BOARDS: Mapping[str, str] = {
@@ -63,8 +63,7 @@ class Results:
         names = sorted(path.parent.name for path in self.root.glob(f"*/{NAME}"))
         names.sort(key=lambda name: reference.SETS.index(name) if name in reference.SETS else len(reference.SETS))
         loaded = {name: Store(self.root / name).load()[0] for name in names}
-        not_causal = [name for name in attentions() if not card(name).can.causal]
-        return [ResultSet(tables(records), records, name, not_causal=not_causal) for name, records in loaded.items()]
+        return [ResultSet(tables(records), records, name, not_causal()) for name, records in loaded.items()]
 
     @cached_property
     def boards(self) -> dict[str, list[Table]]:

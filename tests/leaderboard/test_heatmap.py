@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from make import make_record, records_of, stored, until_criterion
+from page_data import text_of
 from synthetic import TASKS, synthetic_records
 
 from attn_zoo.cli.main import main
@@ -181,6 +182,19 @@ def test_the_command_writes_the_picture(folder, capsys):
     said = _words(file.read_text(encoding="utf-8"))
     assert "4 attention mechanisms on 3 tasks" in said
     assert main(words) == 0 and "<svg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("format", "not_run"), [("svg", lambda text: text.count("<use")), ("html", lambda text: text_of(text).count(NOT_RUN))]
+)
+def test_the_command_knows_which_mechanisms_have_no_causal_form(format, not_run, tmp_path):
+    def gaps(name: str) -> int:
+        stored(tmp_path / name, [make_record("softmax"), make_record("softmax", "mqar", card={"causal": True}), make_record(name)])
+        file = tmp_path / f"{name}.{format}"
+        assert main(["leaderboard", "--records", str(tmp_path / name), "--format", format, "--output", str(file)]) == 0
+        return not_run(file.read_text(encoding="utf-8"))
+
+    assert gaps("nystrom") == gaps("linear") - 1
 
 
 def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
