@@ -107,7 +107,7 @@ def classification_table(found: Mapping[str, Any], format: str = "terminal") -> 
     tasks, s, environment = found["data"]["tasks"], found["setting"], found["environment"]
     rows = [row for row in rows_of(found) if any("accuracy" in point for point in row.points)]
     compared = len(rows) > 1
-    base = next((row for row in rows if row["attention"] == "softmax"), rows[0])
+    base = min(rows, key=lambda row: row["attention"] != "softmax", default=Row(()))
     head = ["attention", "init", "FLOPs (%)", "encoder (%)", "speed", *["difference"] * compared]
     head += [*(facts["title"] for facts in tasks.values()), "mean"]
     body = []
