@@ -98,7 +98,7 @@ def sentences(found: Answer) -> Iterator[str]:
     """Yield the lines of an answer: mechanism, reason, cost and caution. Lines that are commands are indented."""
     taken, lengths = found.taken, found.lengths
     if taken is None:
-        yield "No mechanism meets these requirements, not even softmax."
+        yield _without_softmax(found)
         yield from (f"{label}: {reason}" for label, reason in found.refused.items() if found.named or label == BASELINE)
         return
     is_far = bool(lengths) and found.required.length > FAR * lengths[-1]
@@ -115,6 +115,14 @@ def sentences(found: Answer) -> Iterator[str]:
         yield from (f"{label} does not meet the requirements: {why}." for label, why in found.refused.items())
     if cautions := _cautions(found):
         yield f"Caution: {'; '.join(cautions)}."
+
+
+def _without_softmax(found: Answer) -> str:
+    """Return the first sentence of an answer that names no mechanism, because softmax does not meet the requirements."""
+    if not found.candidates:
+        return "No mechanism meets these requirements, not even softmax."
+    met = listed([each.label for each in found.candidates])
+    return f"Softmax does not meet these requirements, and no mechanism that meets them ({met}) was shown to match softmax."
 
 
 def _why(found: Answer, taken: Candidate) -> str:
