@@ -119,6 +119,8 @@ class Candidate:
     attention: str
     options: Mapping[str, Any]
     """Given options. All others have their defaults, which may depend on the required length."""
+    requested: str
+    """Name of the implementation that the user asked for, or ``auto``."""
     implementation: str
     """Requested implementation or, for ``auto``, the implementation that is chosen for the device."""
     flops: int | None
@@ -210,6 +212,7 @@ def _candidate(required: Requirements, row: RowName, softmax: Cost, named: bool)
     return Candidate(
         row.attention,
         row.options,
+        row.implementation,
         implementation,
         own,
         own / its if own and its else float("inf"),  # a count of 0 is unknown: only matrix products are counted

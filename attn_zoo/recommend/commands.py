@@ -40,7 +40,8 @@ def evidence_command(found: Answer) -> Command | None:
     each, lacking = found.untried
     judged = [each.judged[one.name] for one in lacking if one.name in each.judged]
     if found.need is None:
-        text = f"attn-zoo transplant attention={_row(each)},{CONTROL} seed={_seeds(judged)} output=transplant.json"
+        row = RowName(each.attention, each.options)  # students run the implementation auto
+        text = f"attn-zoo transplant attention={row},{CONTROL} seed={_seeds(judged)} output=transplant.json"
         return Command(_with_plugins(text))
     words, need = settings(found.need, found.required), found.need
     tasks = dict.fromkeys([one.task for one in lacking] or found.missing)
@@ -97,7 +98,7 @@ def _row(each: Candidate, judged: Judgement | None = None) -> RowName:
     entry, recorded = card(each.attention), judged.row.options if judged and judged.row else {}
     defaults, by_length = stated_options(entry, {}), length_rules(entry.options)
     other = {name: value for name, value in recorded.items() if name not in by_length and value != defaults.get(name)}
-    return RowName(each.attention, {**other, **each.options})
+    return RowName(each.attention, {**other, **each.options}, each.requested)
 
 
 def _seeds(judged: Sequence[Judgement]) -> str:

@@ -288,8 +288,9 @@ def _replacement(taken: Candidate) -> str:
 
 
 def _arguments(taken: Candidate) -> str:
-    """Return the given options as arguments that follow another argument in a call."""
-    return "".join(f", {name}={value!r}" for name, value in taken.options.items())
+    """Return the given options and implementation as arguments that follow another argument in a call."""
+    given = {"implementation": taken.requested} if taken.requested != "auto" else {}
+    return "".join(f", {name}={value!r}" for name, value in {**taken.options, **given}.items())
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

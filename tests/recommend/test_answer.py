@@ -262,6 +262,8 @@ def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
     assert 'In a transformers model: replace_attention(model, "linformer", projected_length=64)' in said
     linear = as_text(asked(records(linear=SURE), "linear", padding=True))
     assert 'replace_attention(model, "linear", attention_dropout=0.0)' in linear, "it has no weights that could be dropped"
+    eager = as_text(asked(records(linear=SURE), "linear:eager", length=2048))
+    assert """"linear", length=2048, implementation='eager')""" in eager and "attention=softmax,linear:eager lengths" in eager
     causal = as_text(asked(records(causal=True, linear=SURE), causal=True, padding=True))
     assert "Caution: FLOPs are not time." in causal and "attn-zoo measure" not in causal and "transformers" not in causal
 
