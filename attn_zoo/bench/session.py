@@ -89,7 +89,7 @@ class Session:
         gone = "the shortest lengths" if self.longest_first else "the slowest measurements"
         short = f"this is too little, so {gone} will be left out. Give more time with seconds="
         said = "that should suffice" if most <= left else "fewer rounds will be taken" if least <= left else short
-        return f"{len(cells)} measurements need at least {counts}, and {left:,.0f} s are given: {said}"
+        return f"{len(cells)} measurements need at least {counts}, and {max(0.0, left):,.0f} s are left: {said}"
 
     def left(self) -> float:
         """Return the seconds until the time limit."""

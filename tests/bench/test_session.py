@@ -187,7 +187,7 @@ def test_of_named_lengths_the_longest_is_measured_first_if_there_is_a_time_limit
 
 @pytest.mark.parametrize(
     ("left", "words"),
-    [(1e9, "that should suffice"), (13, "fewer rounds will be taken"), (0, "the slowest measurements will be left out")],
+    [(1e9, "that should suffice"), (13, "fewer rounds will be taken"), (-9, "and 0 s are left: this is too little, so the slow")],
 )
 def test_before_it_starts_it_says_whether_the_time_suffices(left, words, scripted, monkeypatch):
     experiment = crossover(attention=["linformer[projected_length=4]"])
