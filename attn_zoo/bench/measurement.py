@@ -132,10 +132,14 @@ class Measurement:
     def take_over(self, earlier: Measurement) -> None:
         """Replace all values and failures by those of an earlier measurement with the same settings. Failures for lack of time are
         dropped, so their cells are measured again. So are failures of cells that took longer than ``time_limit`` if this limit is
-        higher now."""
+        higher now. All times at the lengths of these cells are dropped too, because times are compared within rounds."""
         raised = self.settings.get("time_limit", 0) > earlier.settings.get("time_limit", math.inf)
         again = (NO_TIME, "time limit") if raised else (NO_TIME,)
-        self.cells = earlier.cells
+        self.cells, untimed = earlier.cells, set[int]()
         for cell in self.cells:
             for quantity in [what for what, why in cell.failures.items() if why.startswith(again)]:
                 del cell.failures[quantity]
+                untimed |= {cell.length} if quantity == "seconds" else set()
+        for cell in self.cells:
+            for quantity in ("seconds", "backward_seconds") if cell.length in untimed else ():
+                cell.values.pop(quantity, None)

@@ -303,5 +303,9 @@ def test_a_higher_limit_of_a_request_measures_again_what_took_longer_than_the_ea
     cell = Cell("softmax", "forward", 16)
     earlier, later = (Measurement("growth", {"time_limit": limit}, None, {}) for limit in (2.0, now))
     earlier.of(cell).failures["seconds"] = "time limit: the request was not done after 2 s"
+    for length in (8, 16):
+        earlier.of(Cell("linear", "forward", length)).values["seconds"] = [1.0]
     later.take_over(earlier)
     assert [why.partition(":")[0] for why in later.of(Cell("softmax", "forward", 16)).failures.values()] == kept
+    times = [later.of(Cell("linear", "forward", length)).all("seconds") for length in (8, 16)]
+    assert times == [[1.0], [1.0] if kept else []], "quotients of times are computed within rounds"
