@@ -13,7 +13,16 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
 from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import SHARES, style
-from attn_zoo.leaderboard.rank import SETTING, draws_by_seed, key_of, newest, shared_task_options, tables, without_trials
+from attn_zoo.leaderboard.rank import (
+    SETTING,
+    draws_by_seed,
+    key_of,
+    newest,
+    on_distant,
+    shared_task_options,
+    tables,
+    without_trials,
+)
 from attn_zoo.leaderboard.statistics import Estimate, Run, estimate, holm, paired_p_value
 from attn_zoo.leaderboard.table import runs_of
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
@@ -145,7 +154,7 @@ def judged(rows: Sequence[Compared]) -> list[tuple[str, float | None]]:
 def _rows(runs: pl.DataFrame) -> dict[str, _Seeds]:
     """Return the runs by row and seed."""
     settings = [key_of([_settings(run)]) for run in runs_of(runs)]
-    by_row = grouped((run["row"], run) for run in runs_of(newest(runs.with_columns(pl.Series("row", settings)), "row")))
+    by_row = grouped((run["row"], on_distant(run)) for run in runs_of(newest(runs.with_columns(pl.Series("row", settings)), "row")))
     return {key: {run["seed"]: run for run in members} for key, members in sorted(by_row.items())}
 
 
@@ -231,12 +240,13 @@ def _apart(then: _Seeds, now: _Seeds) -> Iterator[tuple[str, str]]:
 
 
 def _changes(then: _Seeds, now: _Seeds) -> list[str]:
-    """Return why two rows cannot be compared: differences of settings, protocol, task version, metric or data. If each seed draws
+    """Return why two rows cannot be compared: differences of settings, protocol, version, metric, part or data. If each seed draws
     its own data, the data are compared at a shared seed only."""
     shared = [(run, now[seed]) for seed, run in then.items() if seed in now]
     old, new = min(shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(_first(then), _first(now)))
     a, b = (
-        _settings(r) | {"protocol": r["protocol"], "task version": r["task_version"], "metric": r["task_card"]["metric"]}
+        {**_settings(r), "protocol": r["protocol"], "task version": r["task_version"]}
+        | {"metric": r["task_card"]["metric"], "distant part": r["task_card"].get("distant")}
         for r in (old, new)
     )
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]

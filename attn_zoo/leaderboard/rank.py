@@ -64,7 +64,7 @@ def tables(
     """
     runs = runs if isinstance(runs, pl.DataFrame) else frame(runs)
     counted = _counted_once(without_trials(runs if task is None else runs.filter(pl.col("task") == task)))
-    found = [list(grouped((run["row"], _on_distant(run)) for run in of_table).values()) for of_table in counted]
+    found = [list(grouped((run["row"], on_distant(run)) for run in of_table).values()) for of_table in counted]
     settings = _settings([{rows[0]["row"]: rows[0] for rows in groups} for groups in found])
     machines = sorted({run["machine"] for groups in found for rows in groups for run in rows})
     names = {machine: f"machine {at}" for at, machine in enumerate(machines, 1)}
@@ -75,7 +75,7 @@ def tables(
     return sorted(made, key=lambda table: (table.task["name"], key_of(table.task_options), -len(table.rows)))
 
 
-def _on_distant(run: Run) -> Run:
+def on_distant(run: Run) -> Run:
     """Return a run with the score on the part of the test split that depends on distant tokens as its test score, and the score on
     the whole split as a part. Without such a part, return the run unchanged."""
     part = run["task_card"].get("distant")

@@ -66,6 +66,16 @@ def test_a_real_drop_fails_and_is_named(tmp_path, capsys):
     assert "better: linformer" in capsys.readouterr().out
 
 
+def test_the_part_of_the_test_that_needs_distant_tokens_is_compared_as_in_tables():
+    a, b = (
+        [replace(r, scores={**r.scores, "test: far": far}, task_card={**r.task_card, "distant": "far"}) for r in rows()]
+        for far in (0.5, 0.4)
+    )
+    (row, *_) = difference(a, b)
+    assert row.a and (row.task, row.a.mean, row.verdict) == ("Digits (far)", 0.5, "worse"), "the whole test has equal scores"
+    assert set(kinds(rows(), b)) == {"changed"}
+
+
 def test_noise_is_called_worse_in_at_most_one_comparison_of_twenty():
     draw = random.Random(1)
     spreads = (0.002, 0.01, 0.03, 0.03, 0.05, 0.01, 0.0)
