@@ -146,8 +146,10 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
     environment = {**describe_environment("cpu"), "denormals_flushed": flushes_denormals()}
     found = begin(setting, teacher, material, environment)
     found = found if output is None else earlier(output, found)
-    done = {key_of(point) for point in found["points"]}
-    if left := [trial for trial in trials if (trial.candidate.label, trial.init, trial.seed) not in done]:
+    done = {key_of(point) for point in found["points"] if point["failed"] is None}
+    if left := [trial for trial in trials if trial.key not in done]:
+        again = {trial.key for trial in left}
+        found["points"] = [point for point in found["points"] if key_of(point) not in again]
         try:
             _do(found, output, setting, teacher, material, left)
         except KeyboardInterrupt:

@@ -37,8 +37,8 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record in the file ``path`` without the points (results of trials) that failed. Return ``wanted`` if there is no
-    such file. The candidates in the file are not checked, so a later command can add candidates.
+    """Return the record in the file ``path``, or ``wanted`` if there is no such file. The candidates in the file are not checked,
+    so a later command can add candidates.
 
     Args:
         wanted: new record without points.
@@ -56,9 +56,7 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
             f"{path} already holds a transplant with other settings ({', '.join(parts)}), but all students of a "
             "file must have the same settings. Name another file with output="
         )
-    points = [point for point in found["points"] if point["failed"] is None]
-    complete = found["complete"] and len(points) == len(found["points"])
-    return {**found, "environment": wanted["environment"], "complete": complete, "points": points}
+    return {**found, "environment": wanted["environment"]}
 
 
 def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Trial:
     seed: int
 
     @property
+    def key(self) -> tuple[str, str | None, int]:
+        """Label, initialisation and seed, which identify the trial within one setting."""
+        return self.candidate.label, self.init, self.seed
+
+    @property
     def init(self) -> str | None:
         """Name of the initialisation of the matrices E and F. None if the mechanism has no such matrices."""
         return None if self.start is None else self.start.value

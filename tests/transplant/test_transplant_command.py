@@ -113,6 +113,9 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         assert "performer failed at seed 1: " in printed.out and "Use lower learning rates" in printed.out
         assert len(read_transplant(output, "read=")["points"]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert transplant(words[0], "attention=uniform", *words[2:4]) == 1
+    labels = [point["label"] for point in read_transplant(output, "read=")["points"]]
+    assert labels == ["performer", "uniform"], "another command keeps the failure"
 
 
 @pytest.mark.parametrize(
