@@ -104,7 +104,7 @@ def sentences(found: Answer) -> Iterator[str]:
     is_far = bool(lengths) and found.required.length > FAR * lengths[-1]
     if lengths and found.required.length not in lengths:
         only = "only " if is_far else ""
-        yield f"You asked for {found.required.length:,} tokens; the evidence is {only}from inputs of {_span(lengths)} tokens."
+        yield f"This answer is for {found.required.length:,} tokens; the evidence is {only}from inputs of {_span(lengths)} tokens."
     if found.evidence:
         yield f"{'Try' if is_far and taken.attention != BASELINE else 'Use'} {taken.label}."
         yield f"Why: {_why_softmax(found) if taken.attention == BASELINE else _why(found, taken)}."

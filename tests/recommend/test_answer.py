@@ -55,7 +55,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     assert [each.attention for each in found.qualified] == ["linear", "nystrom"]
     lines = as_text(found).splitlines()
     assert lines[:5] == [
-        "You asked for 4,096 tokens; the evidence is only from inputs of 16 tokens.",
+        "This answer is for 4,096 tokens; the evidence is only from inputs of 16 tokens.",
         "Try linear (tiled).",
         "Why: less than 5 points worse than softmax on Mqar, with 95 % confidence; 0.0 ± 2.3 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",

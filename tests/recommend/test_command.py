@@ -61,7 +61,7 @@ def test_an_answer_names_its_scope_first_in_few_lines(words, answer, capsys, tmp
     monkeypatch.chdir(tmp_path)
     assert main(["recommend", *words.split(), "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("You asked for ") and lines[1] == answer and lines[2].startswith("Why: ")
+    assert lines[0].startswith("This answer is for ") and lines[1] == answer and lines[2].startswith("Why: ")
     assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 9
     assert any(line.startswith("Cost: ") for line in lines)
     assert "--trained" in words or any(line.startswith("Code: ") for line in lines)
