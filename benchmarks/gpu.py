@@ -20,7 +20,7 @@ from linformer_table3 import table3_report
 from zoo_times import ZooTimes, all_timed
 
 from attn_zoo.bench.measurement import Measurement
-from attn_zoo.cli.plan import compose
+from attn_zoo.cli.config import compose
 from attn_zoo.cli.words import Word
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import describe_environment

@@ -14,7 +14,7 @@ from shown_commands import WRITTEN
 
 from attn_zoo import registry
 from attn_zoo.cli.commands import parser
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.cli.tune import read_request
 
 TEXT = README.read_text(encoding="utf-8")

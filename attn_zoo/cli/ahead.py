@@ -6,10 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attn_zoo.cli.bracket import FEW, USUAL, most, next_trials
-from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.job import Job
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, trial_of
 from attn_zoo.grouping import grouped
 from attn_zoo.records import RunRecord, RunSpec, Store
@@ -20,6 +20,9 @@ from attn_zoo.rows import row_of
 from attn_zoo.runner.count import count_per_example, counted_implementation
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import table
+
+if TYPE_CHECKING:
+    from attn_zoo.cli.run import Plan
 
 PLAN = "--plan"
 _HEAD = ("task", "row", "runs at most", "core hours at most")

@@ -11,8 +11,7 @@ from pathlib import Path
 from attn_zoo import reference
 from attn_zoo.cli.check import prove
 from attn_zoo.cli.config import in_words
-from attn_zoo.cli.plan import plan
-from attn_zoo.cli.run import carry_out
+from attn_zoo.cli.run import carry_out, plan
 from attn_zoo.cli.search import refusal
 from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal

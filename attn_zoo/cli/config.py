@@ -1,28 +1,38 @@
-"""Config groups of Hydra. Every registered mechanism and task can be selected without a YAML file."""
+"""Keys of ``attn-zoo run``, and the composition of an experiment by Hydra."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional  # noqa: UP035 (OmegaConf's form)
 
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from attn_zoo import registry
-from attn_zoo.contract import Level, UnknownNameError
-from attn_zoo.leaderboard.metrics import SHARES
-from attn_zoo.records import Budget, ModelSpec, RunSpec
-from attn_zoo.records.criterion import criterion_budget
-from attn_zoo.rows import RowName, convert_options, typed_options, wrong_value
-from attn_zoo.runner import resolve_spec
+from attn_zoo.checks import check_number, check_whole
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.records import Budget, ModelSpec
+from attn_zoo.registry import load_plugins
+from attn_zoo.rows import wrong_value
 
 if TYPE_CHECKING:
     from attn_zoo.cli.words import Word
+
+COMPOSED = ("experiment", "launch")
+"""Keys whose values name files of settings, which Hydra composes."""
+LAUNCHERS = ("joblib", "ray", "slurm", "submitit_local")
+_NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
+"""Package that each launcher or sampler needs. The extra ``sweeps`` installs all of them."""
+_OPEN = ("attention", "task", "dials", "tuning.space", "tuning.dials")
+"""Parts of a config in which any key is allowed. Their keys are checked later."""
 
 
 def _ungiven(kind: type) -> dict[str, Any]:
@@ -105,6 +115,55 @@ class Settings:
     callback: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Callback of each run, such as an experiment tracker: a class in a user's file, in the form FILE.py:NAME."""
 
+    @property
+    def kind(self) -> str | None:
+        """Name of the launcher that ``launch=`` selects; None if no launcher is selected."""
+        return None if self.launcher is None else str(self.launcher["kind"])
+
+    def check(self) -> None:
+        """Check the settings, such as the launcher.
+
+        Raises:
+            ValueError: a setting breaks its rule, a launcher or sampler needs a package or program that is missing, or this process
+                was started together with others, for example by torchrun.
+        """
+        if (together := os.environ.get("WORLD_SIZE", "1")) != "1":
+            raise ValueError(
+                f"a run must be a single process, but {together} processes were started together (WORLD_SIZE={together}). Start "
+                "one process, and divide the runs of a sweep with launch=joblib, ray or slurm"
+            )
+        launcher = self.launcher
+        if launcher is not None and (not isinstance(launcher, Mapping) or launcher.get("kind") not in LAUNCHERS):
+            raise ValueError(
+                f"launch= must be one of {', '.join(LAUNCHERS)}; got {launcher!a}. Set options of the launcher with "
+                "launcher.KEY=VALUE"
+            )
+        kind = self.kind
+        check_whole("threads", self.threads, 0 if kind is None else 1, 4096)
+        check_whole("checkpoint.every", self.checkpoint.every, 0)
+        check_number("checkpoint.minutes", self.checkpoint.minutes, 0)
+        if self.workers is not None:
+            check_whole("workers", self.workers)
+        if not self.records:
+            raise ValueError("records= must name a folder; got an empty text")
+        if kind is None and self.workers is not None:
+            raise ValueError(
+                "workers= must go with launch=, because only a launcher starts several processes. Add launch=joblib, ray, "
+                "submitit_local or slurm, or leave workers= out"
+            )
+        searched = self.tuning.sampler if self.tuning.space else None
+        for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
+            if name in _NEEDS and find_spec(_NEEDS[name]) is None:
+                raise ValueError(
+                    f"{said} needs the package {_NEEDS[name]}, which is not installed. Install it with: "
+                    "pip install 'attn-zoo[sweeps]'"
+                )
+        if kind == "slurm" and shutil.which("sbatch") is None:
+            raise ValueError(
+                "launch=slurm needs the command sbatch, which is not on this machine. Run the command on a machine of the "
+                "cluster, or try the sweep with launch=submitit_local"
+            )
+
 
 @dataclass
 class RunConfig(Settings):
@@ -126,105 +185,37 @@ class RunConfig(Settings):
     precision: str = "fp32"
 
 
-def store_groups() -> Mapping[str, str]:
-    """Register in Hydra the schema of all keys and the config groups ``attention`` and ``task``. The members of a group are the
-    names of all mechanisms or tasks.
+class Composed(NamedTuple):
+    """Config of an experiment and its launcher."""
 
-    Returns:
-        The plugins that could not be loaded, by name, with the reasons.
-    """
-    failures, store = registry.load_plugins(), ConfigStore.instance()
-    for group, names in (("attention", registry.attentions()), ("task", registry.task_names())):
-        for name in names:
-            store.store(group=group, name=name, node={"name": name})
-    store.store(name="schema", node=OmegaConf.structured(RunConfig))
-    return failures
+    config: DictConfig
+    several: bool
+    """True if the experiment itself defines several runs, so that the word ``-m`` is not needed."""
+    swept: tuple[str, ...]
+    """Words ``KEY=VALUE,...`` for the keys that have several values in the experiment."""
 
 
-def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
-    """Return a copy of the config with the values that the KEY=VALUE words state. A word like
-    ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
+def compose(named: Iterable[Word]) -> Composed:
+    """Return the config of the experiment and of the launcher that the words ``experiment=NAME`` and ``launch=NAME`` select.
+    ``changed`` then applies the words for settings of runs.
 
     Raises:
-        OmegaConfBaseException: there is no such key, or a value has the wrong type.
+        ValueError: ``experiment`` or ``launch`` has several values.
+        HydraException: there is no such experiment or launcher.
     """
-    made = deepcopy(config)
-    for word in words:
-        if word.key not in ("experiment", "launch"):
-            OmegaConf.update(made, word.key, word.value, force_add=word.added)
-    return made
-
-
-def settings_from(config: DictConfig) -> Settings:
-    """Return the settings of a composed config that belong to the whole command, such as the folder of records, and not to a
-    run."""
-    values = ((f.name, config[f.name]) for f in fields(Settings))
-    given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
-    return Settings(**given)
-
-
-def spec_from(config: DictConfig) -> RunSpec:
-    """Return the specification of the run that a composed config describes, with all values resolved.
-
-    Raises:
-        UnknownNameError: a preset or name does not exist.
-        ValueError: an option, size or budget has the wrong type or breaks its rule.
-    """
-    task = _given(config.task)
-    row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
-    level = entry.level(config.level)
-    spec = RunSpec(
-        attention=row.attention,
-        task=entry.name,
-        options=row.options,
-        task_options=typed_options(f"task {entry.name}", entry.options, {**level.options, **task}),
-        implementation=config.implementation,
-        model=ModelSpec(**typed_options("model", ModelSpec, {**level.model, **_given(config.model)})),
-        budget=_budget_from(level, entry.metric, _given(config.budget)),
-        seed=config.seed,
-        device=config.device,
-        precision=config.precision,
-    )
-    return resolve_spec(spec, locations_from(config))
-
-
-def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
-    """Return the budget of a preset with the given fields. For training until a criterion, the maximum number of steps and the
-    interval of validation follow from the preset's steps."""
-    fields = {**level.budget, **given}
-    if given.get("until") == "criterion":
-        fixed = {"steps": Budget().steps, **level.budget}
-        fields = criterion_budget(fixed, given, level.ceiling if metric in SHARES else 0.0)
-    return Budget(**typed_options("budget", Budget, fields))
-
-
-def _row_from(config: DictConfig) -> RowName:
-    """Return the row of a composed config. ``attention.OPTION`` takes precedence over ``dials``.
-
-    Raises:
-        UnknownNameError: no such attention or option.
-    """
-    given, dials = _given(config.attention), _given(config.dials)
-    for name, options in dials.items():
-        known = [f.name for f in fields(registry.card(name).options)]
-        for option in options:
-            if option not in known:
-                raise UnknownNameError(f"option under 'dials.{name}'", option, known)
-    name = given.pop("name")
-    own = {f"{key}.{option}": each for key, value in given.items() if isinstance(value, dict) for option, each in value.items()}
-    row = RowName(name, own if "+" in name else given, config.implementation)
-    if "+" in name and (single := [key for key, value in given.items() if not isinstance(value, dict)]):
-        raise UnknownNameError(f"option of the hybrid {name}", single[0], [f"{part}.OPTION" for part in dict.fromkeys(row.turn)])
-    return row.changed(lambda part: replace(part, options={**dials.get(part.attention, {}), **part.options}))
-
-
-def locations_from(config: DictConfig) -> dict[str, Any]:
-    """Return the task options of a composed config that say where data are. If the task has an option ``root`` without a value, it
-    gets the value of ``data.root``."""
-    task = _given(config.task)
-    locations = registry.task_card(task["name"]).locations
-    root = {"root": config.data.root} if "root" in locations and config.data.root else {}
-    return {**root, **{name: task[name] for name in locations if name in task}}
+    words = list(named)
+    if several := [word for word in words if word.swept]:
+        raise ValueError(f"{several[0].key}= must be one name; got {several[0].text}. Run one command for each name")
+    load_plugins()  # so that those that fail are named before anything else
+    ConfigStore.instance().store(name="schema", node=OmegaConf.structured(RunConfig))
+    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
+        config = hydra.compose("run", overrides=[f"{word.key}={word.text}" for word in words], return_hydra_config=True)
+    multirun, params = config.hydra.mode == RunMode.MULTIRUN, dict(config.hydra.sweeper.get("params") or {})
+    with open_dict(config):
+        del config["hydra"]  # its copies for each run would take most of the time
+    for part in (OmegaConf.select(config, key) for key in _OPEN):
+        OmegaConf.set_struct(part, False)
+    return Composed(config, multirun, tuple(f"{key}={value}" for key, value in params.items()))
 
 
 @contextmanager
@@ -254,14 +245,3 @@ def explain(error: BaseException) -> str:
         if isinstance(link, ValidationError):
             return wrong_value(where, RunConfig, link)
     return "; ".join(dict.fromkeys(" ".join(str(link).split()) for link in chain))
-
-
-def _given(node: Any) -> dict[str, Any]:
-    plain = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(plain, dict)
-    return _without_none(plain)
-
-
-def _without_none(plain: Mapping[Any, Any]) -> dict[str, Any]:
-    there = {str(key): value for key, value in plain.items() if value is not None}
-    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in there.items()}

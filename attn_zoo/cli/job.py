@@ -1,26 +1,32 @@
-"""Execution of one run in one process: train, test and record it, unless an equal run is already recorded."""
+"""Execution of one run in one process: train, test and record it, unless an equal run is already recorded.
+
+The user's callback, such as an experiment tracker, observes the run, and does not change its result.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attn_zoo import deaths
-from attn_zoo.cli.callback import Watched
-from attn_zoo.cli.plan import Job, Plan
+import torch
+
+from attn_zoo import deaths, plugin_files
+from attn_zoo.cli import progress
+from attn_zoo.cli.config import Settings
 from attn_zoo.contract import SPLITS
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.metrics import written
-from attn_zoo.plugin_files import file_of
-from attn_zoo.records import DIED, RecordError, RunRecord, Status, Store, Tuning
+from attn_zoo.process_state.torch_parts import TORCH_RANDOM
+from attn_zoo.records import DIED, RecordError, RunRecord, RunSpec, Status, Store, Tuning
 from attn_zoo.records.environment import changed_plugins, command_line
 from attn_zoo.records.files import text_of
-from attn_zoo.registry import build_task, card, task_card
+from attn_zoo.records.tuning import setting
+from attn_zoo.registry import build_task, card, load_plugin, task_card
 from attn_zoo.rows import RowName
 from attn_zoo.runner import run
 from attn_zoo.runner.checkpoint import Checkpoint
@@ -30,7 +36,160 @@ from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
 
 
-def one_run(plan: Plan, job: Job) -> RunRecord | None:
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Settings of a command, and all else that every process needs to execute its runs."""
+
+    settings: Settings
+    words: tuple[str, ...] = ()
+    """Command as typed; it is stored in the records."""
+    folder: str = field(default_factory=os.getcwd)
+    """Working directory of the command, to which relative paths refer."""
+    plugins: tuple[Path, ...] = ()
+    """Files and folders of plugins, which every process loads."""
+
+    def begin(self) -> None:
+        """Prepare a worker process: change to the working directory of the command, load its plugins, and set its number of
+        threads.
+
+        Raises:
+            FileNotFoundError: the folder or a plugin does not exist.
+            ValueError: a plugin cannot be loaded.
+        """
+        if os.getcwd() != self.folder:
+            try:
+                os.chdir(self.folder)
+            except OSError as error:
+                raise FileNotFoundError(
+                    f"a worker cannot find {self.folder!r}, the folder where the sweep was started. Start the sweep in a "
+                    "folder that all workers share"
+                ) from error
+        for plugin in self.plugins:
+            load_plugin(plugin)
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run that is to be executed."""
+
+    spec: RunSpec
+    """Specification of the run, with all values resolved."""
+    locations: Mapping[str, Any] = field(default_factory=dict)
+    """Task options that give the location of data."""
+    tuning: Tuning | None = None
+    """Hyperparameter search to which the run belongs; None for a run outside any search."""
+    longer: str | None = None
+    """Id of the run that may continue this run with more steps (``Checkpoint.longer``); None if there is no such run."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run, which is also the id of its record."""
+        return self.spec.run_id(task_card(self.spec.task).version)
+
+    @property
+    def label(self) -> str:
+        """Name of the run in messages. For a trial of a search, it contains the values under test."""
+        label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
+        if self.tuning is None or self.tuning.trial is None:
+            return label
+        return f"{label}, trial {self.tuning.trial} with {searched_values(self.spec, self.tuning)}"
+
+
+def searched_values(spec: RunSpec, tuning: Tuning) -> str:
+    """Return the searched hyperparameters with their values in ``spec``, as text."""
+    found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
+    return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
+
+
+def load_callback(name: str) -> Callable[[RunSpec, str], Any]:
+    """Return the class or function in a user's file that takes the spec and the id of a run, and makes a callback.
+
+    Args:
+        name: path of the file and name of the class or function, in the form ``FILE.py:NAME``.
+
+    Raises:
+        ValueError: ``name`` has another form, the file cannot be imported, or the file has no such class or function.
+        FileNotFoundError: the file does not exist.
+    """
+    file, _, attribute = name.rpartition(":")
+    if not file.endswith(".py") or not attribute:
+        raise ValueError(f"callback= must be FILE.py:NAME, a file and the name of a class in it; got {name!r}")
+    (module,) = plugin_files.load(Path(file))
+    made = getattr(module, attribute, None)
+    if not callable(made):
+        raise ValueError(f"callback= must name a class in {file}, but this file has no class {attribute!r}. Correct the name")
+    return made
+
+
+class Watched:
+    """Observer of a run that shows its progress and also calls the user's callback. If the callback raises an error, the error is
+    reported once and the callback is not called again.
+
+    Args:
+        callback: name of the callback as ``FILE.py:NAME``, or None.
+        bar: True to draw a bar on a terminal; False to print lines instead.
+
+    Raises:
+        ValueError: the callback cannot be loaded or created.
+    """
+
+    def __init__(self, callback: str | None, spec: RunSpec, run_id: str, *, bar: bool = True) -> None:
+        self._name, self._by_time, self._bar = callback, bool(spec.budget.seconds), bar
+        self._metric, self._valid = task_card(spec.task).metric, ""
+        self._work: progress.Work | None = None
+        self._random = TORCH_RANDOM.get()  # numbers of its own for the callback, so that those of the run do not change
+        self._callback: Any = None
+        if callback:
+            make = load_callback(callback)
+            try:
+                self._callback = make(spec, run_id)
+            except Exception as error:  # code of the user may raise anything
+                raise ValueError(
+                    f"the callback {callback} could not be created: {_text(error)}. Mend the class, or leave callback= out"
+                ) from error
+
+    def start(self, label: str, steps: int) -> None:
+        """Begin to show the progress of the run. If its budget is a time, the number of steps is unknown."""
+        self._work = progress.Work(label, None if self._by_time else steps, bar=self._bar, first=2 * progress.FIRST)
+        self._work.__enter__()
+        self._tell("start", label, steps)
+
+    def advance(self, step: int, loss: float, valid: float | None) -> None:
+        """Show the number of steps done, the training loss and the last validation score. During pretraining, the number is
+        negative and counts up to 0."""
+        if valid is not None:
+            self._valid = f"valid {written(valid, self._metric)}"
+        if self._work is not None:
+            self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
+        self._tell("advance", step, loss, valid)
+
+    def stop(self) -> None:
+        """Show and tell that the run has ended."""
+        if self._work is not None:
+            self._work.__exit__()
+        self._tell("stop")
+
+    def finish(self, record: RunRecord, path: Path) -> None:
+        """Pass the record and the path of its file to the callback."""
+        self._tell("finish", record, path)
+
+    def _tell(self, method: str, *given: Any) -> None:
+        if self._callback is not None:
+            of_the_run = TORCH_RANDOM.get()
+            TORCH_RANDOM.put(self._random)
+            try:
+                getattr(self._callback, method)(*given)
+            except Exception as error:  # code of the user may raise anything
+                self._callback = None
+                print(f"attn-zoo: callback {self._name} failed and is not called again ({_text(error)})", file=sys.stderr)
+            finally:
+                self._random = TORCH_RANDOM.get()
+                TORCH_RANDOM.put(of_the_run)
+
+
+def one_run(command: Command, job: Job) -> RunRecord | None:
     """Execute a run and record it. A run is not executed if an equal run has a record with a final status, or if another process is
     executing it.
 
@@ -41,7 +200,7 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
         OSError: the record cannot be written into the folder. If it was written to another place, the message names this place.
         ValueError: the callback cannot be created.
     """
-    settings, run_id = plan.settings, job.run_id
+    settings, run_id = command.settings, job.run_id
     store = Store(settings.records)
     store.check_writable()  # before each run, since disks fill up in the course of a sweep
     with store.claim(run_id) as ours:
@@ -55,13 +214,13 @@ def one_run(plan: Plan, job: Job) -> RunRecord | None:
         what, hang = f"{deaths.RUN}{run_id}", place_of_hang(store.claim_path(run_id))
         ends = deaths.reasons(what)
         if len(ends) >= deaths.TRIES:
-            record = _dead(plan, job, ends, hang)
+            record = _dead(command, job, ends, hang)
         else:
             if ends:
                 _say(job, f"its process {_hung(hang) or ends[-1]}; the run is tried once more, alone")
             store.claim_path(run_id).write_text("", encoding="utf-8")
             with deaths.during(what):
-                record = _do(plan, job, deaths.TRIES - len(ends))
+                record = _do(command, job, deaths.TRIES - len(ends))
     _say(job, _outcome(record))
     return record
 
@@ -75,7 +234,7 @@ def _by_other_code(record: RunRecord) -> str:
     """Return a note that files of the plugins that define the mechanism and the task of a run have changed since. If they have
     not, the result is empty."""
     kinds = [task_card(record.spec.task).build, *(card(name).build for name in RowName(record.spec.attention).turn)]
-    files = [file for kind in kinds if (file := file_of(sys.modules.get(kind.__module__)))]
+    files = [file for kind in kinds if (file := plugin_files.file_of(sys.modules.get(kind.__module__)))]
     changed = changed_plugins(record.environment, files)
     return f" by an earlier version of {', '.join(changed)}; give another records=FOLDER to repeat it" if changed else ""
 
@@ -113,13 +272,13 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
     return replace(record, tuning=tuning, scores=record.scores if tuning.trial is None else kept)
 
 
-def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
+def _do(command: Command, job: Job, tries: int) -> RunRecord:
     """Execute the run with the checkpoints and callback of the settings, and record it.
 
     Args:
         tries: how often the run is tried if it raises SystemExit or another error that would end its process.
     """
-    settings, run_id = plan.settings, job.run_id
+    settings, run_id = command.settings, job.run_id
     keep, card = settings.checkpoint, task_card(job.spec.task)
     progress = Watched(settings.callback, job.spec, run_id, bar=settings.launcher is None)
     kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, card.version) if settings.weights.after else None
@@ -134,8 +293,8 @@ def _do(plan: Plan, job: Job, tries: int) -> RunRecord:
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
     if DIED in record.environment and tries > 1:
         _say(job, f"{record.reason}; the run is tried once more")
-        return _do(plan, job, tries - 1)
-    record, path = _add(plan, record)
+        return _do(command, job, tries - 1)
+    record, path = _add(command, record)
     progress.finish(record, path)
     if checkpoint:
         checkpoint.remove()
@@ -166,11 +325,11 @@ def _readable(record: RunRecord) -> RunRecord:
     return record
 
 
-def _dead(plan: Plan, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
+def _dead(command: Command, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
     """Record a run whose process died each time that the run was tried."""
     status: Status = "timed_out" if hang else "out_of_memory" if ends[-1] == deaths.KILLED else "failed"
     reason = f"the process {_hung(hang) or ends[-1]}, {len(ends)} times"
-    return _add(plan, with_tuning(died(job.spec, status, reason), job.tuning))[0]
+    return _add(command, with_tuning(died(job.spec, status, reason), job.tuning))[0]
 
 
 def _hung(hang: str | None) -> str:
@@ -178,10 +337,10 @@ def _hung(hang: str | None) -> str:
     return f"did not return from a call within its time limit ({hang})" if hang else ""
 
 
-def _add(plan: Plan, record: RunRecord) -> tuple[RunRecord, Path]:
+def _add(command: Command, record: RunRecord) -> tuple[RunRecord, Path]:
     """Add a record, with the command as typed; return it and its path."""
-    record = _readable(replace(record, environment={**record.environment, "command": command_line(plan.command)}))
-    return record, _keep(record, Store(plan.settings.records))
+    record = _readable(replace(record, environment={**record.environment, "command": command_line(command.words)}))
+    return record, _keep(record, Store(command.settings.records))
 
 
 def _keep(record: RunRecord, store: Store) -> Path:
@@ -207,3 +366,7 @@ def _outcome(record: RunRecord) -> str:
     split = "valid" if record.is_trial else "test"
     metric = record.task_card["metric"]
     return f"{split} {metric} {written(record.scores[split], metric)}{took}"
+
+
+def _text(error: Exception) -> str:
+    return terminal(f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": "))

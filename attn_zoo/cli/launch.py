@@ -1,4 +1,4 @@
-"""Launchers, which execute runs one after another or in worker processes of joblib, Ray or submitit."""
+"""Launchers, which execute runs in worker processes of joblib, Ray or submitit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from attn_zoo import deaths
 from attn_zoo.cli.config import Settings
-from attn_zoo.cli.job import one_run
-from attn_zoo.cli.plan import Job, Plan, kind_of
+from attn_zoo.cli.job import Command, Job, one_run
 from attn_zoo.records import RunRecord, Store
 
 
@@ -36,7 +35,7 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 """Size of the object store of a Ray cluster that this command starts. It is Ray's minimum, because runs exchange little data."""
 
 
-def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
+def launch(command: Command, jobs: Sequence[Job]) -> list[RunRecord | None]:
     """Execute the jobs with the launcher of the settings. Return their records in the order of ``jobs``. An entry is None if
     another process is executing the run.
 
@@ -46,32 +45,29 @@ def launch(plan: Plan, jobs: Sequence[Job]) -> list[RunRecord | None]:
         OSError, ValueError, RuntimeError: an error in a worker.
         Exception: an error of the launcher's package, such as the death of a worker before a run began (``is_death_of_a_worker``).
     """
-    plan, kind = plan.without_runs(), kind_of(plan.settings)
-    if kind is None:
-        plan.begin()
-        return [one_run(plan, job) for job in jobs]
-    store, found, left = Store(plan.settings.records), dict[int, RunRecord | None](), list(range(len(jobs)))
+    store, found, left = Store(command.settings.records), dict[int, RunRecord | None](), list(range(len(jobs)))
+    start = _LAUNCHERS[str(command.settings.kind)]
     while left:
-        outcomes = dict(zip(left, _LAUNCHERS[kind](plan, [jobs[at] for at in left]), strict=True))
+        outcomes = dict(zip(left, start(command, [jobs[at] for at in left]), strict=True))
         lost = {at: outcome for at, outcome in outcomes.items() if isinstance(outcome, Lost)}
         found |= {at: _record(outcome) for at, outcome in outcomes.items() if at not in lost}
         begun = [at for at in lost if store.is_left_behind(jobs[at].run_id)]
         if lost and not begun:
             raise next(iter(lost.values())).error
-        found |= {at: _alone(plan, jobs[at], lost[at].error) for at in begun}
+        found |= {at: _alone(command, jobs[at], lost[at].error) for at in begun}
         left = [at for at in lost if at not in begun]
     return [found[at] for at in range(len(jobs))]
 
 
-def _alone(plan: Plan, job: Job, error: Exception) -> RunRecord | None:
+def _alone(command: Command, job: Job, error: Exception) -> RunRecord | None:
     """Try a run again, without other runs beside it, and record it as failed if its worker dies again."""
     print(f"attn-zoo: {job.label}: a worker {_ending(error)}; the run is tried once more, alone", file=sys.stderr)
     deaths.add(f"{deaths.RUN}{job.run_id}", _ending(error))
-    [outcome] = _LAUNCHERS[str(kind_of(plan.settings))](plan, [job])
+    [outcome] = _LAUNCHERS[str(command.settings.kind)](command, [job])
     if not isinstance(outcome, Lost):
         return _record(outcome)
     deaths.add(f"{deaths.RUN}{job.run_id}", _ending(outcome.error))
-    return one_run(plan, job)
+    return one_run(command, job)
 
 
 def _record(outcome: Outcome) -> RunRecord | None:
@@ -89,12 +85,12 @@ def _ending(error: Exception) -> str:
     return deaths.ending(codes.pop()) if len(codes) == 1 else f"ended ({in_short(error)})"
 
 
-def attempt(plan: Plan, job: Job) -> Outcome:
+def attempt(command: Command, job: Job) -> Outcome:
     """Execute a job in a worker and return its outcome. An error is returned as a built-in exception, which every process can
     unpickle."""
     try:
-        plan.begin()
-        return one_run(plan, job)
+        command.begin()
+        return one_run(command, job)
     except (OSError, ValueError) as error:
         return (OSError if isinstance(error, OSError) else ValueError)(str(error))
     except Exception:
@@ -125,15 +121,15 @@ def in_short(error: BaseException) -> str:
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
 
-def _joblib(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
+def _joblib(command: Command, jobs: Sequence[Job]) -> list[Outcome]:
     from joblib import Parallel, delayed
 
     found: dict[int, Outcome] = {}
     # Batches of one job: runs take seconds to hours, and a free worker takes the next one.
-    work = Parallel(n_jobs=at_once(plan.settings), backend="loky", batch_size=1, return_as="generator_unordered")
+    work = Parallel(n_jobs=at_once(command.settings), backend="loky", batch_size=1, return_as="generator_unordered")
     try:
         with deaths.children_going_on():
-            for done in work(delayed(_numbered)(at, plan, job) for at, job in enumerate(jobs)):
+            for done in work(delayed(_numbered)(at, command, job) for at, job in enumerate(jobs)):
                 found |= dict([done])
     except Exception as error:  # all workers are stopped when one dies
         if not is_death_of_a_worker(error):
@@ -142,8 +138,8 @@ def _joblib(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
     return [found[at] for at in range(len(jobs))]
 
 
-def _numbered(at: int, plan: Plan, job: Job) -> tuple[int, Outcome]:
-    return at, attempt(plan, job)
+def _numbered(at: int, command: Command, job: Job) -> tuple[int, Outcome]:
+    return at, attempt(command, job)
 
 
 def _or_lost(result: Callable[[], Any]) -> Outcome:
@@ -161,13 +157,13 @@ def _or_lost(result: Callable[[], Any]) -> Outcome:
         raise
 
 
-def _ray(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
+def _ray(command: Command, jobs: Sequence[Job]) -> list[Outcome]:
     import ray
 
-    ray.init(**ray_arguments(plan.settings))
-    task = ray.remote(**_given(plan.settings.launcher["remote"] or {}))(attempt)
+    ray.init(**ray_arguments(command.settings))
+    task = ray.remote(**_given(command.settings.launcher["remote"] or {}))(attempt)
     try:
-        asked = [task.remote(plan, job) for job in jobs]
+        asked = [task.remote(command, job) for job in jobs]
         return [_or_lost(partial(ray.get, one)) for one in asked]
     finally:
         ray.shutdown()
@@ -180,7 +176,7 @@ def ray_arguments(settings: Settings) -> dict[str, Any]:
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}
 
 
-def _submitit(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
+def _submitit(command: Command, jobs: Sequence[Job]) -> list[Outcome]:
     import submitit
 
     class Requeued(submitit.helpers.Checkpointable):
@@ -189,22 +185,22 @@ def _submitit(plan: Plan, jobs: Sequence[Job]) -> list[Outcome]:
         __call__ = staticmethod(attempt)
 
     requeued = Requeued()  # type: ignore[no-untyped-call]  # submitit leaves its base class untyped
-    cluster = "slurm" if kind_of(plan.settings) == "slurm" else "local"
-    options = _given({name: value for name, value in plan.settings.launcher.items() if name != "kind"})
+    cluster = "slurm" if command.settings.kind == "slurm" else "local"
+    options = _given({name: value for name, value in command.settings.launcher.items() if name != "kind"})
     timeouts = {"slurm_max_num_timeout": options.pop("max_num_timeout")} if cluster == "slurm" else {}
     executor = submitit.AutoExecutor(folder=options.pop("folder"), cluster=cluster, **timeouts)
-    if cluster == "slurm" and plan.settings.workers:
-        options["array_parallelism"] = plan.settings.workers
+    if cluster == "slurm" and command.settings.workers:
+        options["array_parallelism"] = command.settings.workers
     executor.update_parameters(**{name if name in _ANY_CLUSTER else f"slurm_{name}": value for name, value in options.items()})
-    together = len(jobs) if cluster == "slurm" else at_once(plan.settings)  # local batches run one after the other
+    together = len(jobs) if cluster == "slurm" else at_once(command.settings)  # local batches run one after the other
     found: list[Outcome] = []
     for start in range(0, len(jobs), together):
         batch = jobs[start : start + together]
-        found += [_or_lost(job.result) for job in executor.map_array(requeued, [plan] * len(batch), batch)]
+        found += [_or_lost(job.result) for job in executor.map_array(requeued, [command] * len(batch), batch)]
     return found
 
 
-_LAUNCHERS: Mapping[str, Callable[[Plan, Sequence[Job]], list[Outcome]]] = {
+_LAUNCHERS: Mapping[str, Callable[[Command, Sequence[Job]], list[Outcome]]] = {
     "joblib": _joblib,
     "ray": _ray,
     "slurm": _submitit,

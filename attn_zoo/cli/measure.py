@@ -19,9 +19,8 @@ from attn_zoo.bench.experiment import Experiment
 from attn_zoo.bench.experiments import EXPERIMENTS
 from attn_zoo.bench.measurement import Measurement
 from attn_zoo.bench.session import Session
-from attn_zoo.cli.parsing import InLines, check_output
+from attn_zoo.cli.parsing import InLines, check_output, describe_keys, read_keys
 from attn_zoo.cli.progress import Work
-from attn_zoo.cli.words import describe_keys, read_keys
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import describe_environment
 from attn_zoo.result_files import read_results

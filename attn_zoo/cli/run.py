@@ -1,24 +1,30 @@
-"""``attn-zoo run``: plan all runs, execute them with a launcher, record them, and print the leaderboard."""
+"""``attn-zoo run``: plan all runs, execute them, record them, and print the leaderboard.
+
+Hydra composes the experiment once; each run changes some values.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from attn_zoo.cli.ahead import PLAN, ahead
-from attn_zoo.cli.bracket import next_trials
-from attn_zoo.cli.config import Settings, in_words
+from attn_zoo.cli.bracket import LOWER, Trial, next_trials, rungs
+from attn_zoo.cli.config import COMPOSED, Composed, Settings, compose, in_words
+from attn_zoo.cli.job import Command, Job, one_run
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
-from attn_zoo.cli.plan import Job, Plan, plan
-from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, trial_of
+from attn_zoo.cli.progress import tracked
+from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, study_of, trial_of
+from attn_zoo.cli.words import Word, changed, locations_from, read_run_words, settings_from, spec_from, unfolded
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_costs import recorded_columns
@@ -27,17 +33,139 @@ from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import exported_plugins, plugin_words
+from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
-from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.tuning import trials_of
-from attn_zoo.registry import attentions, task_names
+from attn_zoo.registry import attentions, build_task, task_card, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.checkpoint import Checkpoint
+from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")
 """Keys of a run that are not in a group such as ``budget``."""
+_FLAGS = ("-m", "--multirun")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All runs that a command asks for, and the settings of the command."""
+
+    jobs: tuple[Job, ...]
+    """Jobs of the runs. A hyperparameter search (``study``) has none, because its trials are drawn later."""
+    settings: Settings
+    study: Study | None = None
+    """Hyperparameter search whose trials are the runs; None if the runs are not trials."""
+
+    @property
+    def specs(self) -> tuple[RunSpec, ...]:
+        """Specifications of the runs. For a hyperparameter search, there is one specification, in which each searched key has the
+        first value of its range."""
+        return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
+
+    def left(self) -> list[Job]:
+        """Return the runs that do not have a record with a final status yet."""
+        store = Store(self.settings.records)
+        return [job for job in self.jobs if not store.finished(job.run_id, job.tuning)]
+
+    def missing(self) -> int:
+        """Return the number of runs without a record of a result or a failure. For a search, the number is 0, because trials are
+        drawn later."""
+        store = Store(self.settings.records)
+        return sum(not store.has(job.run_id) for job in self.jobs)
+
+    def read_data(self) -> None:
+        """Read the published data of all runs that are still to do, so that missing files are found before the first run starts.
+
+        Raises:
+            MissingDataError: data are missing; the message says which files to put where.
+            DamagedDataError: a file of the data is damaged.
+            ValueError: the data cannot be split as the options ask.
+        """
+        wanted = [Job(self.study.base, self.study.locations)] if self.study else self.left()
+        data: list[tuple[str, Mapping[str, Any]]] = []
+        for job in wanted:
+            one = (job.spec.task, {**job.spec.task_options, **job.locations})
+            if task_card(job.spec.task).locations and one not in data:
+                data.append(one)
+        for task, options in tracked(data, "reading data") if data else data:
+            with apart(f"task {task}", "when its data were read"):
+                build_task(task, **options).examples("test")
+
+    def announcement(self) -> str:
+        """Return the line that is printed first: the number of runs or trials, how many are recorded already, and the folder of
+        records."""
+        to = f"records go to {self.settings.records!r}"
+        if study := self.study:
+            known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))
+            searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
+            trials = f"{study.trials} trial{'s' * (study.trials != 1)}" if study.trials else "bracketed search"
+            what = f"{trials} of {study.base.attention} on {study.base.task} over {searched}"
+            return f"study {study.id}: {what}; {known} {'of them ' if study.trials else 'trials '}recorded already; {to}"
+        total, left = len(self.jobs), len(self.left())
+        return f"{total} run{'s' * (total != 1)}, {total - left} of them recorded already, {left} to do; {to}"
+
+
+def plan(words: Sequence[str]) -> Plan:
+    """Return the plan of all runs that a command line asks for.
+
+    Args:
+        words: words of the form KEY=VALUE. A value of ``attention`` is a mechanism, with options in brackets, such as
+            ``linformer[projected_length=32]``. The word ``-m`` permits several runs.
+
+    Raises:
+        ValueError, HydraException, OmegaConfBaseException: a run or one end of a search range is invalid.
+    """
+    if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
+        raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
+    given = read_run_words(word for word in words if word not in _FLAGS)
+    composed = compose(word for word in given if word.key in COMPOSED)
+    with apart("a plugin", "when the runs were planned"):
+        return plan_runs(given, composed, several=any(word in _FLAGS for word in words))
+
+
+def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:
+    """Return the plan of all runs of an experiment, after the words of the command line (such as ``seed=1,2``) have changed its
+    config.
+
+    Args:
+        several: True if the words may give several values for a key, as with ``-m``.
+    """
+    fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
+    config = changed(composed.config, fixed)
+    settings = settings_from(config)
+    settings.check()
+    if settings.tuning.space:
+        study = study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept])
+        shortest = bracketed(study, Trial(LOWER, rungs(study.base.budget.steps)[0])) if not study.trials else study.base
+        _check_weights(settings, [shortest])
+        return Plan((), settings, study)
+    if several or composed.several:
+        parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
+        configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
+    elif swept:
+        raise ValueError(f"{swept[0].key}={swept[0].text} has several values, and each value needs a run of its own. Add -m")
+    else:
+        configs = [config]
+    jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
+    _check_weights(settings, [job.spec for job in jobs])
+    return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
+
+
+def _check_weights(settings: Settings, specs: Iterable[RunSpec]) -> None:
+    """Raise a ValueError if weights are to be written after a step that a run does not have."""
+    for spec in specs if settings.weights.after else ():
+        KeptWeights(settings.weights.folder, settings.weights.after, spec, task_card(spec.task).version)
+
+
+def _sweep(written: Sequence[Word], typed: Sequence[Word], config: DictConfig) -> list[DictConfig]:
+    """Return the configs of all runs of a grid. A typed word replaces the experiment's word with the same key."""
+    keys = {word.key for word in typed}
+    words = [*(word for word in written if word.key not in keys), *typed]
+    grid = product(*([word._replace(value=value) for value in word.values()] for word in words))
+    return [changed(config, unfolded(run)) for run in grid]
 
 
 @flushed_denormals()  # before PyTorch starts its threads, which inherit it
@@ -62,11 +190,11 @@ def run_command(words: Sequence[str]) -> int:
     return carry_out(planned, ("attn-zoo", "run", *words, *plugin_words()))
 
 
-def carry_out(planned: Plan, command: Sequence[str]) -> int:
+def carry_out(planned: Plan, words: Sequence[str]) -> int:
     """Execute a plan, and print the leaderboard unless the runs are trials of a search.
 
     Args:
-        command: the command as typed, which the records store.
+        words: the command as typed, which the records store.
 
     Returns:
         The exit status, as in ``run_command``.
@@ -79,7 +207,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     Store(settings.records).clear_leftovers()
     planned.read_data()
     show(planned.announcement())
-    records = _executed(replace(planned, command=tuple(command), folder=os.getcwd(), plugins=tuple(exported_plugins())))
+    records = _executed(planned, Command(settings, tuple(words), plugins=tuple(exported_plugins())))
     if settings.report and not planned.study:  # trials are not rows
         _report(settings)
     if missing := planned.missing():
@@ -161,16 +289,16 @@ def _configs(group: str) -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
+def _executed(planned: Plan, command: Command) -> Sequence[RunRecord | None] | None:
     """Execute the runs and return their records. Return [] for a search, whose trials may fail, and None if workers died before a
     run."""
     if not (planned.study or planned.left()):  # no run is left that would need workers
-        planned = replace(planned, settings=replace(planned.settings, launcher=None))
+        command = replace(command, settings=replace(command.settings, launcher=None))
     try:
         if planned.study:
-            _search(planned.study, planned)
+            _search(planned.study, command)
             return []
-        return launch(planned, planned.jobs)
+        return _records(command, planned.jobs)
     except Exception as error:
         if is_death_of_a_worker(error):
             said = f"a worker process ended before it began its run ({in_short(error)}); recorded runs are kept"
@@ -181,10 +309,19 @@ def _executed(planned: Plan) -> Sequence[RunRecord | None] | None:
         raise
 
 
-def _search(study: Study, planned: Plan) -> None:
+def _records(command: Command, jobs: Sequence[Job]) -> list[RunRecord | None]:
+    """Execute jobs, with the launcher if one is selected. Return their records in the order of ``jobs``. An entry is None if
+    another process is executing the run."""
+    if command.settings.kind is not None:
+        return launch(command, jobs)
+    command.begin()
+    return [one_run(command, job) for job in jobs]
+
+
+def _search(study: Study, command: Command) -> None:
     """Execute the trials of a study, batch by batch; recorded trials are not repeated."""
     if study.tuning.sampler == "bracket":
-        _bracket(study, planned)
+        _bracket(study, command)
         return
     drawing, number = draws(study), 0
     scores: Any = None
@@ -192,13 +329,13 @@ def _search(study: Study, planned: Plan) -> None:
         while True:
             trials = enumerate(drawing.send(scores), number)
             jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
-            scores = [objective(record) for record in launch(planned, jobs)]
+            scores = [objective(record) for record in _records(command, jobs)]
             number += len(jobs)
 
 
-def _bracket(study: Study, planned: Plan) -> None:
+def _bracket(study: Study, command: Command) -> None:
     """Execute the trials of a learning-rate search. The results so far decide which trials come next."""
-    store, cap = Store(planned.settings.records), study.base.budget.steps
+    store, cap = Store(command.settings.records), study.base.budget.steps
     known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
         taken = {record.tuning.trial for record in known if record.tuning}
@@ -207,7 +344,7 @@ def _bracket(study: Study, planned: Plan) -> None:
             Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))
             for trial, at in zip(trials, free, strict=False)
         ]
-        records = launch(planned, jobs)
+        records = _records(command, jobs)
         for record in records:
             objective(record)  # refuses trials that another process is executing
         known += [record for record in records if record is not None]

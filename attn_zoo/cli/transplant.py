@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.checks import check_seed
-from attn_zoo.cli.parsing import InLines, check_output
+from attn_zoo.cli.parsing import InLines, check_output, describe_keys, read_keys
 from attn_zoo.cli.progress import Work
-from attn_zoo.cli.words import describe_keys, read_keys
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.process_state import flushed_denormals, flushes_denormals

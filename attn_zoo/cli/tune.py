@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from attn_zoo.checks import check_seed, check_whole
 from attn_zoo.cli.ahead import PLAN, ahead
 from attn_zoo.cli.bracket import MANY, seeds_wanted
-from attn_zoo.cli.config import TuningConfig, in_words, settings_from
-from attn_zoo.cli.plan import Composed, Job, Plan, compose, plan_runs, searched_values
+from attn_zoo.cli.config import COMPOSED, Composed, TuningConfig, compose, in_words
+from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.records_of import name_left_out
-from attn_zoo.cli.run import carry_out
+from attn_zoo.cli.run import Plan, carry_out, plan_runs
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
-from attn_zoo.cli.words import Word, read_run_words
+from attn_zoo.cli.words import Word, read_run_words, settings_from
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.overview import colours_here
@@ -111,7 +111,7 @@ def read_request(words: Sequence[str]) -> Request:
         raise ValueError(
             f"experiment= must name one experiment; got {', '.join([experiment, *others])}. Run one command for each of them"
         )
-    composed = compose([experiments, *by_key.values()])
+    composed = compose(word for word in [experiments, *by_key.values()] if word.key in COMPOSED)
     tuning = settings_from(composed.config).tuning
     if not tuning.space:
         raise ValueError(

@@ -1,33 +1,36 @@
-"""KEY=VALUE words of all commands, in Hydra's grammar. A value may be a mechanism with options, such as
-``linformer[projected_length=32]``."""
+"""From the KEY=VALUE words of a command line, in Hydra's grammar, to the specification of a run. A value may be a mechanism with
+options, such as ``linformer[projected_length=32]``."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, RangeSweep, Sweep
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
-from attn_zoo.cli.config import RunConfig
-from attn_zoo.contract import UnknownNameError
+from attn_zoo import registry
+from attn_zoo.cli.config import COMPOSED, RunConfig, Settings
+from attn_zoo.contract import Level, UnknownNameError
+from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.reproduce import hydra_value
-from attn_zoo.rows import read_rows, split
+from attn_zoo.records import Budget, ModelSpec, RunSpec
+from attn_zoo.records.criterion import criterion_budget
+from attn_zoo.rows import RowName, convert_options, read_rows, split, typed_options
+from attn_zoo.runner import resolve_spec
 
 _SIGNS = ":[+*"
 """Characters that do not occur in a name. At least one of them is needed to write a hybrid, or a mechanism with options or an
 implementation."""
-_NAMES = ("attention", "task", "experiment", "launch")
+_NAMES = ("attention", "task", *COMPOSED)
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
 
 FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
-_COLUMN = 20
-"""Width in characters of the column of keys. The description of a longer key is in the line below the key."""
-_WIDE = 80
-"""Number of characters above which a list may be wrapped."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them, such as ``model.dim`` below ``model``."""
 
@@ -128,7 +131,7 @@ def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[
 
 
 def _checked(word: Word, written: str, further: Collection[str]) -> Word:
-    known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", *further]
+    known = [*(f.name for f in fields(RunConfig)), *COMPOSED, *further]
     if (top := word.key.partition(".")[0]) not in known:
         raise UnknownNameError("setting of a run", top, known)
     if word.key in _PARTS and not isinstance(word.value, dict):
@@ -187,57 +190,98 @@ def quote_rows(word: str) -> str:
     return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
 
 
-def describe_keys(kind: type) -> Iterator[str]:
-    """Yield a help text for each field of the dataclass ``kind``: its name, its default and its description. The fields are the
-    keys of a command."""
-    for key in fields(kind):
-        default = key.default if key.default_factory is MISSING else key.default_factory()
-        value = getattr(default, "value", default)
-        comma = "," if len(str(value)) < _WIDE else ", "  # a space, where the line can be wrapped
-        shown = comma.join(map(str, value)) or "[]" if isinstance(value, list) else "null" if value is None else str(value)
-        named = f"{key.name}={shown.lower() if isinstance(value, bool) else shown}"
-        alone = len(named) > _COLUMN or " " in named
-        gap = "\n" + " " * (_COLUMN + 6) if alone else " " * (_COLUMN + 2 - len(named))
-        yield f"    {named}{gap}{key.metadata['help']}"
-
-
-def read_keys(
-    command: str, words: Sequence[str], kind: type, *, more: Collection[str] = (), owner: str = "", texts: Collection[str] = ()
-) -> dict[str, Any]:
-    """Parse KEY=VALUE words, and return the values by key. If a key occurs twice, the last value counts. A field that is a list
-    gets the values between the commas: ``KEY=a,b``.
-
-    Args:
-        kind: dataclass whose fields are the keys.
-        more: further keys.
-        owner: name of the part of the command that has the keys, for error messages; empty for the whole command.
-        texts: keys whose values are not parsed and stay text.
+def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:
+    """Return a copy of the config with the values that the KEY=VALUE words state. A word like
+    ``attention=linformer[projected_length=32]`` must first be split by ``unfolded`` into one word for the name and one per option.
 
     Raises:
-        UnknownNameError: no such key.
-        ValueError: a word is not of the form KEY=VALUE, or a key that is not a list has several values.
+        OmegaConfBaseException: there is no such key, or a value has the wrong type.
     """
-    found: dict[str, Any] = {}
-    known = [*more, *(field.name for field in fields(kind))]
-    lists = {field.name for field in fields(kind) if str(field.type).startswith("list")}
+    made = deepcopy(config)
     for word in words:
-        key, _, text = word.partition("=")
-        if key in texts and text:
-            found[key] = text
-            continue
-        read = read_word(word)
-        key = read.key
-        if read.added:
-            raise ValueError(
-                f"words of {command} must be KEY=VALUE without a sign before the key; got {word!r}. Write {key}={text}"
-            )
-        if key.startswith("attention."):
-            row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
-            raise ValueError(f"options of a mechanism must stand in brackets after its name; got {word!r}. Write attention={row}")
-        if key not in known:
-            raise UnknownNameError(f"key of {owner or command}", key, known)
-        if read.swept and key not in lists:
-            raise ValueError(f"{key}= must be one value; got {word!r}. Give one value")
-        whole = key not in lists or read.value is None or isinstance(read.value, list)
-        found[key] = read.value if whole else read.values()
-    return found
+        if word.key not in COMPOSED:
+            OmegaConf.update(made, word.key, word.value, force_add=word.added)
+    return made
+
+
+def settings_from(config: DictConfig) -> Settings:
+    """Return the settings of a composed config that belong to the whole command, such as the folder of records, and not to a
+    run."""
+    values = ((f.name, config[f.name]) for f in fields(Settings))
+    given: dict[str, Any] = {name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in values}
+    return Settings(**given)
+
+
+def spec_from(config: DictConfig) -> RunSpec:
+    """Return the specification of the run that a composed config describes, with all values resolved.
+
+    Raises:
+        UnknownNameError: a preset or name does not exist.
+        ValueError: an option, size or budget has the wrong type or breaks its rule.
+    """
+    task = _given(config.task)
+    row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
+    level = entry.level(config.level)
+    spec = RunSpec(
+        attention=row.attention,
+        task=entry.name,
+        options=row.options,
+        task_options=typed_options(f"task {entry.name}", entry.options, {**level.options, **task}),
+        implementation=config.implementation,
+        model=ModelSpec(**typed_options("model", ModelSpec, {**level.model, **_given(config.model)})),
+        budget=_budget_from(level, entry.metric, _given(config.budget)),
+        seed=config.seed,
+        device=config.device,
+        precision=config.precision,
+    )
+    return resolve_spec(spec, locations_from(config))
+
+
+def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
+    """Return the budget of a preset with the given fields. For training until a criterion, the maximum number of steps and the
+    interval of validation follow from the preset's steps."""
+    fields = {**level.budget, **given}
+    if given.get("until") == "criterion":
+        fixed = {"steps": Budget().steps, **level.budget}
+        fields = criterion_budget(fixed, given, level.ceiling if metric in SHARES else 0.0)
+    return Budget(**typed_options("budget", Budget, fields))
+
+
+def _row_from(config: DictConfig) -> RowName:
+    """Return the row of a composed config. ``attention.OPTION`` takes precedence over ``dials``.
+
+    Raises:
+        UnknownNameError: no such attention or option.
+    """
+    given, dials = _given(config.attention), _given(config.dials)
+    for name, options in dials.items():
+        known = [f.name for f in fields(registry.card(name).options)]
+        for option in options:
+            if option not in known:
+                raise UnknownNameError(f"option under 'dials.{name}'", option, known)
+    name = given.pop("name")
+    own = {f"{key}.{option}": each for key, value in given.items() if isinstance(value, dict) for option, each in value.items()}
+    row = RowName(name, own if "+" in name else given, config.implementation)
+    if "+" in name and (single := [key for key, value in given.items() if not isinstance(value, dict)]):
+        raise UnknownNameError(f"option of the hybrid {name}", single[0], [f"{part}.OPTION" for part in dict.fromkeys(row.turn)])
+    return row.changed(lambda part: replace(part, options={**dials.get(part.attention, {}), **part.options}))
+
+
+def locations_from(config: DictConfig) -> dict[str, Any]:
+    """Return the task options of a composed config that say where data are. If the task has an option ``root`` without a value, it
+    gets the value of ``data.root``."""
+    task = _given(config.task)
+    locations = registry.task_card(task["name"]).locations
+    root = {"root": config.data.root} if "root" in locations and config.data.root else {}
+    return {**root, **{name: task[name] for name in locations if name in task}}
+
+
+def _given(node: Any) -> dict[str, Any]:
+    plain = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(plain, dict)
+    return _without_none(plain)
+
+
+def _without_none(plain: Mapping[Any, Any]) -> dict[str, Any]:
+    there = {str(key): value for key, value in plain.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in there.items()}

@@ -10,7 +10,7 @@ from make import make_record
 
 from attn_zoo.cli.ahead import ahead, step_seconds
 from attn_zoo.cli.main import main
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.records import Store
 from attn_zoo.registry import build_task
 from attn_zoo.runner.count import count_per_example, counted_implementation

@@ -14,7 +14,7 @@ from run_helpers import zoo
 
 from attn_zoo.cli import run, tune
 from attn_zoo.cli.bracket import LOWER, UPPER, Result, Trial, most, next_trials, ranking, seeds_wanted
-from attn_zoo.cli.plan import Job, Plan
+from attn_zoo.cli.job import Command, Job
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.store import CHECKPOINT
 from attn_zoo.registry import task_card
@@ -146,8 +146,8 @@ TUNE = ["tune", "experiment=profile3_encoder", "attention=none,linear", *SMALL]
 def fake_launch(monkeypatch, status: Callable[[Job], str]) -> None:
     """Let commands record runs without training. The validation score of a done run is its learning rate."""
 
-    def launched(planned: Plan, jobs: Sequence[Job]) -> list[RunRecord]:
-        store = Store(planned.settings.records)
+    def launched(command: Command, jobs: Sequence[Job]) -> list[RunRecord]:
+        store = Store(command.settings.records)
         return [store.find(job.run_id, job.tuning) or recorded(store, job) for job in jobs]
 
     def recorded(store: Store, job: Job) -> RunRecord:
@@ -159,7 +159,7 @@ def fake_launch(monkeypatch, status: Callable[[Job], str]) -> None:
         store.add(made)
         return made
 
-    monkeypatch.setattr(run, "launch", launched)
+    monkeypatch.setattr(run, "_records", launched)
 
 
 def trials_by_settings(folder: Path) -> dict[tuple[float, int, int], int | None]:

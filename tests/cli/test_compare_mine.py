@@ -13,7 +13,7 @@ from run_helpers import leave_few_checks
 from attn_zoo import reference
 from attn_zoo.cli import compare, main
 from attn_zoo.cli.compare import named_rows, place, with_reference
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.conformance import Report
 from attn_zoo.leaderboard import tables
 from attn_zoo.records import Store

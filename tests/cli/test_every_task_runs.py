@@ -8,7 +8,7 @@ import pytest
 
 from attn_zoo import registry
 from attn_zoo.cli import main
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.data import data_root
 from attn_zoo.records import Store
 

@@ -15,7 +15,7 @@ from committed import records_in
 from figure3.cells import USUAL_START
 
 from attn_zoo import registry
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, RunSpec
 

@@ -11,7 +11,7 @@ import pytest
 from patience import HANG
 
 from attn_zoo.cli import progress
-from attn_zoo.cli.callback import Watched
+from attn_zoo.cli.job import Watched
 from attn_zoo.cli.progress import Work
 from attn_zoo.records import RunSpec
 

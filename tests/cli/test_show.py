@@ -13,7 +13,7 @@ from make import make_record, records_of, stored
 from omegaconf import OmegaConf
 
 from attn_zoo.cli import main
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.show import find
 from attn_zoo.records import Budget, ModelSpec, RunSpec

@@ -10,9 +10,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attn_zoo.cli.config import changed, in_words
-from attn_zoo.cli.plan import compose, plan
-from attn_zoo.cli.words import read_run_words, read_word, unfolded
+from attn_zoo.cli.config import compose, in_words
+from attn_zoo.cli.run import plan
+from attn_zoo.cli.words import changed, read_run_words, read_word, unfolded
 from attn_zoo.leaderboard.reproduce import command
 
 

@@ -14,7 +14,7 @@ from make import PERPLEXITY, records_of
 
 from attn_zoo import reference
 from attn_zoo.cli.commands import parser
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard import tables
 from attn_zoo.recommend.answer import Answer, recommend, use_cases
 from attn_zoo.recommend.candidates import Requirements, candidates

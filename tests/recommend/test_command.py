@@ -12,8 +12,8 @@ from make import records_of, stored
 
 from attn_zoo import reference
 from attn_zoo.cli import main
-from attn_zoo.cli.plan import plan
 from attn_zoo.cli.recommend import memory_bytes
+from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.recommend.answer import recommend, use_cases

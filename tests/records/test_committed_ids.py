@@ -8,7 +8,7 @@ import pytest
 from committed import ROOT, records_in
 
 from attn_zoo import attentions
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.records import RunRecord
 from attn_zoo.registry import task_card

@@ -10,8 +10,8 @@ import pytest
 from run_helpers import Quiet
 
 from attn_zoo.cli import main
-from attn_zoo.cli.callback import Watched, load_callback
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.job import Watched, load_callback
+from attn_zoo.cli.run import plan
 from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
 from attn_zoo.runner import resolve_spec, run
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from run_helpers import Quiet
 
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
 from attn_zoo.registry import task_card

@@ -9,15 +9,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from attn_zoo.cli import main
+from attn_zoo.cli.job import Command, Job
 from attn_zoo.cli.launch import _LAUNCHERS, Lost, attempt, ray_arguments
-from attn_zoo.cli.plan import Job, Plan, plan
+from attn_zoo.cli.run import plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
 
@@ -218,7 +218,7 @@ def test_ray_is_given_the_cores_of_its_workers_or_a_cluster():
     ("package", "words"), [("ray", ["launch=ray"]), ("optuna", ["experiment=tune"]), ("submitit", ["launch=submitit_local"])]
 )
 def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("attn_zoo.cli.plan.find_spec", lambda name: None if name == package else name)
+    monkeypatch.setattr("attn_zoo.cli.config.find_spec", lambda name: None if name == package else name)
     assert zoo("run", *words, folder=tmp_path) == 2
     assert (
         f"needs the package {package}, which is not installed. Install it with: pip install 'attn-zoo[sweeps]'"
@@ -228,14 +228,14 @@ def test_without_the_extra_a_message_names_it(package, words, tmp_path, monkeypa
 
 def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     planned = plan(SMALL)
-    outcome = attempt(replace(planned, folder=str(tmp_path / "gone")), planned.jobs[0])
+    outcome = attempt(Command(planned.settings, folder=str(tmp_path / "gone")), planned.jobs[0])
     assert isinstance(outcome, OSError) and "Start the sweep in a folder that all workers share" in str(outcome)
 
 
 def test_a_worker_that_dies_before_its_run_ends_the_command_with_what_is_left(tmp_path, capfd, monkeypatch):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    def dies(plan: Plan, jobs: Sequence[Job]) -> list[Lost]:
+    def dies(command: Command, jobs: Sequence[Job]) -> list[Lost]:
         return [Lost(TerminatedWorkerError("A worker process was unexpectedly terminated.")) for _ in jobs]
 
     monkeypatch.setitem(_LAUNCHERS, "joblib", dies)

@@ -16,7 +16,7 @@ from run_helpers import zoo
 
 from attn_zoo import registry
 from attn_zoo.cli.job import with_tuning
-from attn_zoo.cli.plan import plan
+from attn_zoo.cli.run import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, Store, Tuning
@@ -133,7 +133,7 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
 
 
 def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
-    monkeypatch.setattr("attn_zoo.cli.plan.find_spec", lambda name: None)
+    monkeypatch.setattr("attn_zoo.cli.config.find_spec", lambda name: None)
     space = "+tuning.space={budget.learning_rate: 'choice(0.001,0.01)', attention.projected_length: 'range(2,9,3)'}"
     study = plan([space, "attention=linformer"]).study
     assert study is not None and study.trials == 6
