@@ -150,7 +150,8 @@ def read_keys(
         UnknownNameError: no such key.
         ValueError: a word is not of the form KEY=VALUE, or a key that is not a list has several values.
     """
-    from attn_zoo.cli.words import read_word  # here, as it needs torch
+    from attn_zoo.cli.words import read_word  # here, as both need torch
+    from attn_zoo.contract import UnknownNameError
 
     found: dict[str, Any] = {}
     known = [*more, *(field.name for field in fields(kind))]

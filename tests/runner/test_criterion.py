@@ -10,7 +10,7 @@ import pytest
 import torch
 from run_helpers import CutShort, Quiet
 
-from attn_zoo.cli.config import _budget_from
+from attn_zoo.cli.words import _budget_from
 from attn_zoo.contract import Level
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.records.criterion import criterion_budget, is_flat, is_met, reached
