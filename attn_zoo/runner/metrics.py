@@ -23,12 +23,17 @@ EVALUATION_TOKENS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric: its name on task cards, and the function that makes a ``Meter``. A meter computes the metric batch by batch."""
+    """Metric, computed from counts that are added up over all answers. An answer is the network's output for one example or, if
+    every position is scored, for one position."""
 
     name: str
+    """Name on task cards."""
     higher_is_better: bool
-    make: Callable[[int], Meter]
-    """Function that takes the number of classes and returns a new meter."""
+    count: Callable[[Tensor, Tensor], Sequence[Tensor | float]]
+    """Function that takes outputs of shape (answers, classes) and their labels, and returns counts, such as those of correct
+    answers and of all answers."""
+    figure: Callable[..., float]
+    """Function that takes the number of classes and the sums of the counts, and returns the metric."""
 
     def better(self, score: float, than: float | None) -> bool:
         """Return True if ``score`` is better than ``than``. Every score is better than None."""
@@ -36,19 +41,25 @@ class Measure:
             return True
         return score > than if self.higher_is_better else score < than
 
+    def make(self, classes: int) -> Meter:
+        """Return a new meter of this metric.
+
+        Raises:
+            ValueError: the metric is not defined for this number of classes.
+        """
+        if self.name == "f1" and classes != 2:
+            raise ValueError(
+                "the metric f1 needs a task with two classes, because it is the F1 score of class 1 against class 0; this task "
+                f"has {classes}. Use accuracy"
+            )
+        return Meter(self, classes)
+
 
 class Meter:
-    """Running computation of a metric. It adds up counts over all answers, and computes the metric from the sums. An answer is the
-    network's output for one example or, if every position is scored, for one position.
+    """Running computation of a metric, batch by batch."""
 
-    Args:
-        count: function that takes outputs of shape (answers, classes) and their labels, and returns counts, such as those of
-            correct answers and of all answers.
-        figure: function that takes the sums of the counts, and returns the metric.
-    """
-
-    def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | float]], figure: Callable[..., float]) -> None:
-        self._count, self._figure = count, figure
+    def __init__(self, measure: Measure, classes: int) -> None:
+        self._measure, self._classes = measure, classes
         self._sums: list[float] = []
         """Sums of the counts; empty before the first answer."""
 
@@ -56,7 +67,7 @@ class Meter:
         self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
     ) -> None:
         """Add the counts of further answers to the sums."""
-        counts = [float(count) for count in self._count(scores, labels)]
+        counts = [float(count) for count in self._measure.count(scores, labels)]
         self._sums = [a + b for a, b in zip(self._sums, counts, strict=True)] if self._sums else counts
 
     def compute(self) -> float:
@@ -67,42 +78,24 @@ class Meter:
         """
         if not self._sums:
             raise ValueError("a metric must get at least one prediction; got none")
-        return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
+        return torch.tensor(self._measure.figure(self._classes, *self._sums), dtype=torch.float32).item()
 
 
-def _accuracy(classes: int) -> Meter:
-    """Return the share of correct answers."""
-    return Meter(
-        lambda scores, labels: ((scores.argmax(dim=-1) == labels).sum(), len(labels)),
-        lambda right, answers: right / answers,
-    )
+def _of_class_1(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the counts of true positives, predicted members and actual members of class 1."""
+    predicted, actual = scores.argmax(dim=-1) == 1, labels == 1
+    return (predicted & actual).sum(), predicted.sum(), actual.sum()
 
 
-def _f1(classes: int) -> Meter:
-    """Return the harmonic mean of precision and recall of class 1. It is 0 if neither labels nor answers contain class 1."""
-    if classes != 2:
-        raise ValueError(
-            "the metric f1 needs a task with two classes, because it is the F1 score of class 1 against class 0; this task "
-            f"has {classes}. Use accuracy"
-        )
-
-    def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        predicted, actual = scores.argmax(dim=-1) == 1, labels == 1
-        return (predicted & actual).sum(), predicted.sum(), actual.sum()
-
-    return Meter(count, _f1_score)
+def _of_each_class(scores: Tensor, labels: Tensor) -> list[Tensor]:
+    """Return the counts of true positives, predicted members and actual members of each class. A score above 0 predicts a class."""
+    predicted, actual = scores > 0, labels > 0
+    return [count for part in (predicted & actual, predicted, actual) for count in part.sum(dim=0)]
 
 
-def _perplexity(classes: int) -> Meter:
-    """Return the exponential of the mean negative log-likelihood of the labels."""
-    return Meter(
-        lambda scores, labels: (F.cross_entropy(scores.float(), labels, reduction="sum"), len(labels)),
-        lambda loss, answers: torch.tensor(loss / answers, dtype=torch.float64).exp().item(),
-    )
-
-
-def _f1_score(right: float, predicted: float, actual: float) -> float:
-    """Return F1 from the counts of true positives, predicted members and actual members. It is 0 without members."""
+def _f1(right: float, predicted: float, actual: float) -> float:
+    """Return the harmonic mean of precision and recall, from the counts of true positives, predicted members and actual members. It
+    is 0 without members."""
     return 2 * right / max(predicted + actual, 1)
 
 
@@ -112,22 +105,6 @@ def _thirds(sums: Sequence[float]) -> list[Sequence[float]]:
     return [sums[at : at + classes] for at in range(0, len(sums), classes)]
 
 
-def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
-    """Return the counts of true positives, predicted members and actual members of each class. A score above 0 predicts a class."""
-    predicted, actual = scores > 0, labels > 0
-    return [count for part in (predicted & actual, predicted, actual) for count in part.sum(dim=0)]
-
-
-def _f1_micro(classes: int) -> Meter:
-    """Return F1 over all classes together: the harmonic mean of precision and recall over all answers and classes."""
-    return Meter(_class_counts, lambda *counts: _f1_score(*(sum(part) for part in _thirds(counts))))
-
-
-def _f1_macro(classes: int) -> Meter:
-    """Return the mean of F1 over the classes. A class without members counts as 0."""
-    return Meter(_class_counts, lambda *counts: sum(map(_f1_score, *_thirds(counts))) / classes)
-
-
 def _squares(scores: Tensor, labels: Tensor) -> list[Tensor | float]:
     """Return the number of answers, then for each predicted number the sums of squared errors, of labels and of squared labels."""
     scores, labels = scores.double(), labels.double()
@@ -135,34 +112,33 @@ def _squares(scores: Tensor, labels: Tensor) -> list[Tensor | float]:
     return [len(labels), *(total for part in parts for total in part.sum(dim=0))]
 
 
-def _mse(classes: int) -> Meter:
-    """Return the mean squared error over answers and predicted numbers."""
-    return Meter(_squares, lambda answers, *sums: sum(sums[:classes]) / (answers * classes))
-
-
-def _r2(classes: int) -> Meter:
+def _r2(classes: int, answers: float, *sums: float) -> float:
     """Return the coefficient of determination, as a mean over the predicted numbers. 1 is perfect, and 0 is as good as the mean
-    label.
-
-    A number that is the same in all labels counts as 0.
-    """
-
-    def figure(answers: float, *sums: float) -> float:
-        spreads = [(error, square - total**2 / answers, square) for error, total, square in zip(*_thirds(sums), strict=True)]
-        # Equal labels leave a spread of roundings.
-        return sum(1 - error / spread if spread > 1e-12 * square else 0.0 for error, spread, square in spreads) / classes
-
-    return Meter(_squares, figure)
+    label. A number that is the same in all labels counts as 0."""
+    spreads = [(error, square - total**2 / answers, square) for error, total, square in zip(*_thirds(sums), strict=True)]
+    # Equal labels leave a spread of roundings.
+    return sum(1 - error / spread if spread > 1e-12 * square else 0.0 for error, spread, square in spreads) / classes
 
 
 _MEASURES = (
-    Measure("accuracy", True, _accuracy),
-    Measure("f1", True, _f1),
-    Measure("perplexity", False, _perplexity),
-    Measure("f1_micro", True, _f1_micro),
-    Measure("f1_macro", True, _f1_macro),
-    Measure("r2", True, _r2),
-    Measure("mse", False, _mse),
+    Measure(
+        "accuracy",
+        True,
+        lambda scores, labels: ((scores.argmax(dim=-1) == labels).sum(), len(labels)),
+        lambda _, right, answers: right / answers,
+    ),
+    Measure("f1", True, _of_class_1, lambda _, *counts: _f1(*counts)),
+    Measure(  # the exponential of the mean negative log-likelihood of the labels
+        "perplexity",
+        False,
+        lambda scores, labels: (F.cross_entropy(scores.float(), labels, reduction="sum"), len(labels)),
+        lambda _, loss, answers: torch.tensor(loss / answers, dtype=torch.float64).exp().item(),
+    ),
+    # F1 over all answers and classes together, and the mean of F1 over the classes
+    Measure("f1_micro", True, _of_each_class, lambda _, *counts: _f1(*(sum(part) for part in _thirds(counts)))),
+    Measure("f1_macro", True, _of_each_class, lambda classes, *counts: sum(map(_f1, *_thirds(counts))) / classes),
+    Measure("r2", True, _squares, _r2),
+    Measure("mse", False, _squares, lambda classes, answers, *sums: sum(sums[:classes]) / (answers * classes)),
 )
 MEASURES: Mapping[str, Measure] = {measure.name: measure for measure in _MEASURES}
 
