@@ -80,8 +80,10 @@ def next_trials(results: Results, cap: int, rates: Sequence[float]) -> list[Tria
         if new := [Trial(rate, steps) for rate in entering if Trial(rate, steps) not in results]:
             return new
     ranked = ranking(results, cap)
-    if beyond := _beyond(ranked, tried):
-        return [Trial(beyond, rungs(cap)[0])]
+    if ranked[0] == tried[0] and tried[0] > LOWER:
+        return [Trial(LOWER, rungs(cap)[0])]
+    if ranked[0] == tried[-1] and tried[-1] < UPPER:
+        return [Trial(UPPER, rungs(cap)[0])]
     finalists = [rate for rate in ranked if results[_furthest(rate, results)].score is not None][:FINALISTS]
     return [Trial(rate, cap, second=True) for rate in finalists if Trial(rate, cap, second=True) not in results]
 
@@ -185,13 +187,6 @@ def _order(trials: Sequence[Trial], results: Results) -> _Order:
         score=-sum(scores) / len(scores),
         rate=trials[0].rate,
     )
-
-
-def _beyond(ranked: Sequence[float], tried: Sequence[float]) -> float | None:
-    """Return the next rate to try if the best rate is the lowest or the highest. Otherwise, or if it is at a limit, return None."""
-    if ranked[0] == tried[0] and tried[0] > LOWER:
-        return LOWER
-    return UPPER if ranked[0] == tried[-1] and tried[-1] < UPPER else None
 
 
 def seeds_wanted(scores: Sequence[float], *, main: bool, control: float | None, share: bool = True) -> int:

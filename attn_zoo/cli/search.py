@@ -87,17 +87,19 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     space = dict(sorted(wanted.items()))
     if tuning.sampler == "bracket":
         _refuse_bracket(space, tuning, base)
-    grid = math.prod(len(_choices(key, text)) for key, text in space.items()) if tuning.sampler == "grid" else 0
+    grid = math.prod(len(_sweep(key, text).values()) for key, text in space.items()) if tuning.sampler == "grid" else 0
     trials = min(tuning.trials or grid, grid) if grid else tuning.trials
     study = Study("", space, base, locations, tuple(wanted), tuning, trials)
-    tried = [_ends(key, text)[: None if key.startswith("attention.") else 1] for key, text in space.items()]
+    ends = {key: _sweep(key, text).ends() for key, text in space.items()}
+    tried = [values[: None if key.startswith("attention.") else 1] for key, values in ends.items()]
     for corner in product(*tried):  # options of a mechanism may break a rule together
         study.spec(dict(zip(space, corner, strict=True)))
-    ends = [study.spec(values) for values in _ends_of(space)]
-    for spec in ends:
+    first = {key: values[0] for key, values in ends.items()}
+    specs = [study.spec({**first, key: end}) for key, values in ends.items() for end in values]
+    for spec in specs:
         if reason := refusal(spec, locations):
             raise RefusedSearchError(f"the search space holds settings that cannot be run: {reason}. Give a smaller range")
-    return replace(study, base=ends[0], id=study_id(ends[0], space, task_card(base.task).version))
+    return replace(study, base=specs[0], id=study_id(specs[0], space, task_card(base.task).version))
 
 
 def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpec) -> None:
@@ -132,7 +134,7 @@ def longer_id(study: Study, trial: Trial) -> str | None:
 
 def bracket_rates(study: Study) -> list[float]:
     """Return the learning rates that a learning-rate search always tries, whatever the results are."""
-    return [float(rate) for rate in _choices("budget.learning_rate", study.space["budget.learning_rate"])]
+    return [float(rate) for rate in _sweep("budget.learning_rate", study.space["budget.learning_rate"]).values()]
 
 
 def bracket_results(study: Study, records: Iterable[RunRecord]) -> dict[Trial, Result]:
@@ -170,7 +172,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
     """Yield batches of trials. Each trial is a dictionary that maps the searched keys to values. After each batch, the caller must
     send the list of scores back with ``send``. Equal searches draw equal values."""
     if study.tuning.sampler == "grid":
-        grid = product(*([(key, value) for value in _choices(key, study.space[key])] for key in study.order))
+        grid = product(*([(key, value) for value in _sweep(key, study.space[key]).values()] for key in study.order))
         yield [dict(values) for values in islice(grid, study.trials)]
         return
     import optuna
@@ -286,36 +288,14 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
     raise ValueError(f"{why}. These keys can be searched: {', '.join(known)}")
 
 
-def _ends_of(space: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return settings that try each end of each range and each choice. All other keys have their first value."""
-    ends = {key: _ends(key, text) for key, text in space.items()}
-    first = {key: values[0] for key, values in ends.items()}
-    return [{**first, varied: end} for varied, values in ends.items() for end in values]
-
-
-def _ends(key: str, text: str) -> list[Any]:
-    value = _sweep(key, text).value
-    if isinstance(value, IntervalSweep):
-        return [value.start, value.end]
-    return _choices(key, text)
-
-
-def _choices(key: str, text: str) -> list[Any]:
-    """Return the values of a sweep.
-
-    Raises:
-        ValueError: the sweep is an interval, whose values cannot be listed.
-    """
-    return _sweep(key, text).values()
-
-
 def _suggest(trial: Any, key: str, text: str) -> Any:
     """Draw the value of a searched key for one of Optuna's trials."""
-    value = _sweep(key, text).value
+    word = _sweep(key, text)
+    value = word.value
     if isinstance(value, IntervalSweep):
         whole = isinstance(value.start, int) and isinstance(value.end, int)
         return (trial.suggest_int if whole else trial.suggest_float)(key, value.start, value.end, log="log" in value.tags)
-    return trial.suggest_categorical(key, _choices(key, text))
+    return trial.suggest_categorical(key, word.values())
 
 
 @cache

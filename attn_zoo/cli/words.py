@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, RangeSweep, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, QuotedString, RangeSweep, Sweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
@@ -65,6 +65,10 @@ class Word(NamedTuple):
         if isinstance(self.value, RangeSweep) and not self.value.step:
             raise ValueError(f"the step of a range must not be 0; got {self.key}={self.text}. Give another step")
         return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
+
+    def ends(self) -> list[Any]:
+        """Return the two ends of an interval, or all values of another word."""
+        return [self.value.start, self.value.end] if isinstance(self.value, IntervalSweep) else self.values()
 
 
 def _plain(value: Any) -> Any:
