@@ -16,7 +16,6 @@ from attn_zoo.records import RunRecord, RunSpec, Store
 from attn_zoo.records.tuning import trials_of
 from attn_zoo.reference import packed_file, shipped
 from attn_zoo.registry import build_task
-from attn_zoo.rows import row_of
 from attn_zoo.runner.count import count_per_example, counted_implementation
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import table
@@ -130,7 +129,7 @@ def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterabl
         for job in plan.left():
             yield job, 1, job.spec.budget.steps
         return
-    main = study.base.attention in plan.settings.tuning.main or attention_facts(row_of(study.base))["control"]
+    main = study.base.attention in plan.settings.tuning.main or attention_facts(study.base.attention)["control"]
     recorded = {r.spec.seed for r in own if r.tuning and r.tuning.study == study.id and not r.is_trial}
     wanted = seeds or range(1, 1 + (FEW if study.trials or not main else USUAL))
     after = len(set(wanted) - recorded)

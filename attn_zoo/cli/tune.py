@@ -25,7 +25,7 @@ from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.registry import task_card
-from attn_zoo.rows import RowName, read_rows, row_of, split
+from attn_zoo.rows import RowName, read_rows, split
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import show, wrap
@@ -219,7 +219,7 @@ def _wanted(best: Plan) -> int:
     table = _table_of(job.spec, searched)
     same = [record for record in final if record.attention_card.get("control") and _table_of(record.spec, searched) == table]
     control = max((record.scores["valid"] for record in same if record.status == "done"), default=None)
-    main = attention_facts(row_of(job.spec))["control"] or job.spec.attention in best.settings.tuning.main
+    main = attention_facts(job.spec.attention)["control"] or job.spec.attention in best.settings.tuning.main
     return seeds_wanted(scores, main=main, control=control, share=task_card(job.spec.task).metric in SHARES)
 
 

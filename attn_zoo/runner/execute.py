@@ -58,8 +58,8 @@ from attn_zoo.runner.facts import attention_facts, task_facts
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
 from attn_zoo.runner.patience import beat
 from attn_zoo.runner.pretrain import pretrain
-from attn_zoo.runner.state import DivergedError
-from attn_zoo.runner.train import Progress, TimedOutError, Trained, train
+from attn_zoo.runner.state import DivergedError, Trained
+from attn_zoo.runner.train import Progress, Setup, TimedOutError, train
 from attn_zoo.runner.weights import KeptWeights
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
@@ -243,7 +243,7 @@ class _Found:
             protocol=spec.protocol,
             run_id=spec.run_id(task.version),
             spec=spec,
-            attention_card=attention_facts(row_of(spec)),
+            attention_card=attention_facts(spec.attention),
             task_card=task_facts(task, self.task_spec, self.data_title, self.criterion),
             data=self.data,
             status=status,
@@ -305,10 +305,11 @@ def _run(
     found.warnings = model_warnings(model)
     reader = _reader(model, spec, task.spec)
     accelerator, trained = _accelerator(spec), found.trained
+    setup = Setup(task, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, kept)
     torch.manual_seed(spec.seed)  # so that dropout and redraws do not depend on what building the model drew
     if reader is not None:
-        pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint)
-    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, kept)
+        pretrain(reader, splits["train"], setup)
+    train(model, splits, setup)
     valid = trained.curve[-1]["valid"]
     if spec.budget.until == "steps":
         model.load_state_dict(trained.best_weights)

@@ -11,19 +11,20 @@ from attn_zoo.rows import RowName
 from attn_zoo.runner.metrics import measure_named
 
 
-def attention_facts(row: RowName) -> dict[str, Any]:
+def attention_facts(attention: str) -> dict[str, Any]:
     """Return the facts on the card of a mechanism (what was registered with it, such as its title and paper).
 
     A hybrid (layers with different mechanisms) combines the facts of all its mechanisms. Its entry ``control`` is True if all of
     these mechanisms are controls.
     """
+    row = RowName(attention)
+    parts = [_card_facts(card(name)) for name in dict.fromkeys(row.turn)]
     if not row.is_hybrid:
-        return _card_facts(card(row.attention))
-    parts = [_card_facts(card(part.attention)) for part in row.parts()]
+        return parts[0]
     told = {key: "; ".join(f"{part['name']}: {part[key]}" for part in parts) for key in ("paper", "equation", "time", "memory")}
     rules = {f"{part['name']}.{name}": words for part in parts for name, words in part["length_rules"].items()}
     return {
-        "name": row.attention,
+        "name": attention,
         "title": f"Hybrid of {', '.join(part['title'] for part in parts)}",
         **told,
         "control": all(part["control"] for part in parts),

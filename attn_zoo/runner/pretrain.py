@@ -10,15 +10,12 @@ is the same with and without pretraining. Learning rate, warm-up and batch size 
 from __future__ import annotations
 
 import torch
-from accelerate import Accelerator
 from torch import Generator, Tensor
 
-from attn_zoo.contract import UNASKED, Batch, Examples, Task
+from attn_zoo.contract import UNASKED, Batch, Examples
 from attn_zoo.encoder import PositionClassifier
-from attn_zoo.records import Budget
-from attn_zoo.runner.checkpoint import Checkpoint
-from attn_zoo.runner.state import BatchSource, Trained
-from attn_zoo.runner.train import Progress, next_step, require_time, resumable, start_training
+from attn_zoo.runner.state import BatchSource
+from attn_zoo.runner.train import Setup, next_step, require_time, resumable, start_training
 
 PER_CENT = 15
 """Percentage of a sequence's tokens that must be predicted. The number of tokens is rounded down, but is at least one."""
@@ -29,38 +26,29 @@ MASK = 0
 """Id of the mask token. It is the id of padding, which no real token has."""
 
 
-def pretrain(
-    reader: PositionClassifier,
-    task: Task,
-    examples: Examples,
-    budget: Budget,
-    seed: int,
-    accelerator: Accelerator,
-    progress: Progress,
-    state: Trained,
-    checkpoint: Checkpoint | None = None,
-) -> None:
+def pretrain(reader: PositionClassifier, examples: Examples, setup: Setup) -> None:
     """Train ``reader`` to predict masked tokens for ``budget.pretrain_steps`` steps. ``reader`` shares its encoder with the network
     that is trained on the task afterwards, which then starts from pretrained weights.
 
-    If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The other arguments
-    and the errors are those of ``train``.
+    If the checkpoint was saved after pretraining, nothing is done. Batches and masks depend on the seed alone. The errors are those
+    of ``train``.
     """
-    if checkpoint is not None and checkpoint.is_past_pretraining():
+    if setup.checkpoint is not None and setup.checkpoint.is_past_pretraining():
         return
-    vocabulary, steps = reader.head.out_features, budget.pretrain_steps
+    budget, vocabulary = setup.budget, reader.head.out_features
+    steps = budget.pretrain_steps
 
     def mask(batch: Batch, chance: Generator) -> Batch:
-        return masked(task.augment(batch, chance), vocabulary, chance)
+        return masked(setup.task.augment(batch, chance), vocabulary, chance)
 
-    source = BatchSource(examples, budget.batch_size, seed, mask)
-    training = start_training(reader, source, budget, steps, accelerator, state, pretraining=True)
-    with resumable(training, checkpoint):
+    source = BatchSource(examples, budget.batch_size, setup.seed, mask)
+    training = start_training(reader, source, steps, setup, pretraining=True)
+    with resumable(training, setup.checkpoint):
         for step in range(training.step + 1, steps + 1):
-            next_step(training, budget, checkpoint)
-            progress.advance(step - steps, training.loss, None)
+            next_step(training, setup)
+            setup.progress.advance(step - steps, training.loss, None)
             require_time(training, budget, steps)
-    accelerator.free_memory()  # else it also unscales gradients of this optimiser, which shares parameters with the next
+    setup.accelerator.free_memory()  # else it also unscales gradients of this optimiser, which shares parameters with the next
 
 
 def masked(batch: Batch, vocabulary: int, chance: Generator) -> Batch:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -22,8 +23,7 @@ from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_of
 from attn_zoo.runner.patience import beat
-from attn_zoo.runner.state import BatchSource, DivergedError, Training
-from attn_zoo.runner.state import Trained as Trained
+from attn_zoo.runner.state import BatchSource, DivergedError, Trained, Training
 from attn_zoo.runner.weights import KeptWeights
 
 
@@ -55,57 +55,54 @@ class TimedOutError(TimeoutError):
     """Error for training that takes longer than the time limit of its budget."""
 
 
-def train(
-    model: nn.Module,
-    task: Task,
-    splits: Mapping[Split, Examples],
-    budget: Budget,
-    seed: int,
-    accelerator: Accelerator,
-    progress: Progress,
-    state: Trained,
-    checkpoint: Checkpoint | None = None,
-    kept: KeptWeights | None = None,
-) -> None:
-    """Train ``model`` in place for ``budget``. Validate every ``budget.evaluate_every`` steps and at the end.
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Task, budget and all else that the pretraining and the training of a run share."""
+
+    task: Task
+    budget: Budget
+    seed: int
+    accelerator: Accelerator
+    progress: Progress
+    trained: Trained = field(default_factory=Trained)
+    """Results so far, which are there even after a failure."""
+    checkpoint: Checkpoint | None = None
+    """Checkpoint from which training continues, and to which it saves. If there is one, Ctrl-C and SIGTERM take effect at the end
+    of the step, after it is saved."""
+    kept: KeptWeights | None = None
+    """Writer of the weights of the network to a file after each of its chosen steps."""
+
+
+def train(model: nn.Module, splits: Mapping[Split, Examples], setup: Setup) -> None:
+    """Train ``model`` in place for its budget. Validate every ``budget.evaluate_every`` steps and at the end.
 
     If ``budget.until`` is the criterion, training ends as soon as validation scores meet it.
-
-    Args:
-        state: object to which the results are added. It holds the results so far even after a failure.
-        checkpoint: checkpoint from which training continues, and to which it saves. If it is given, Ctrl-C and SIGTERM take effect
-            at the end of the step, after a checkpoint is saved.
-        kept: object that writes the weights of the network to a file after each of its chosen steps.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
     """
-    source = BatchSource(splits["train"], budget.batch_size, seed, task.augment)
-    training = start_training(model, source, budget, budget.steps, accelerator, state, problem=task.spec.problem)
-    with resumable(training, checkpoint):
-        if kept is not None and training.step == 0:
-            kept.save(model, 0)
-        _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint, kept)
+    task, budget = setup.task, setup.budget
+    source = BatchSource(splits["train"], budget.batch_size, setup.seed, task.augment)
+    training = start_training(model, source, budget.steps, setup, problem=task.spec.problem)
+    with resumable(training, setup.checkpoint):
+        if setup.kept is not None and training.step == 0:
+            setup.kept.save(model, 0)
+        _remaining_steps(training, splits["valid"], setup)
 
 
 def start_training(
     model: nn.Module,
     source: Iterator[Batch],
-    budget: Budget,
     steps: int,
-    accelerator: Accelerator,
-    state: Trained,
+    setup: Setup,
     *,
     problem: Problem = "classification",
     pretraining: bool = False,
 ) -> Training:
-    """Return a training of the model at step 0, with the optimiser and the learning-rate schedule of ``budget``.
-
-    Args:
-        steps: number of steps that the schedule spans.
-        state: object to which the results are added.
-    """
+    """Return a training of the model at step 0, with the optimiser and the learning-rate schedule of the budget, which spans
+    ``steps`` steps."""
+    budget, accelerator, state = setup.budget, setup.accelerator, setup.trained
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
@@ -136,46 +133,39 @@ def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[Non
             raise stopped.pass_on() from None
 
 
-def _remaining_steps(
-    training: Training,
-    task: Task,
-    valid: Examples,
-    budget: Budget,
-    progress: Progress,
-    checkpoint: Checkpoint | None,
-    kept: KeptWeights | None,
-) -> None:
+def _remaining_steps(training: Training, valid: Examples, setup: Setup) -> None:
     """Do the remaining steps. The checkpoint of a step is saved before its validation, which draws no random numbers and can be
     repeated.
     """
-    measure, state = measure_of(task.card.metric, task.spec), training.state
+    task, budget, state = setup.task, setup.budget, training.state
+    measure = measure_of(task.card.metric, task.spec)
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
-            next_step(training, budget, checkpoint)
-        if step == budget.steps and checkpoint is not None:  # also after a resume at this step
-            checkpoint.hand_on(training)
-        if kept is not None:
-            kept.save(training.model, step)
+            next_step(training, setup)
+        if step == budget.steps and setup.checkpoint is not None:  # also after a resume at this step
+            setup.checkpoint.hand_on(training)
+        if setup.kept is not None:
+            setup.kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0
         score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if validates else None
         if score is not None:
             _add_score(training, score, budget, measure.better(score, state.best_valid))
             last = last or is_met(state.curve, budget.ceiling)
-        progress.advance(step, training.loss, score)
+        setup.progress.advance(step, training.loss, score)
         require_time(training, budget, budget.steps)
         if last:
             return
 
 
-def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
+def next_step(training: Training, setup: Setup) -> None:
     """Do one training step and time it. If a checkpoint is due, save it.
 
     Raises:
         DivergedError: the loss is NaN or infinite.
         StoppedError: a signal stops the run.
     """
-    step, state = training.step + 1, training.state
+    step, state, budget = training.step + 1, training.state, setup.budget
     beat()
     started = time.perf_counter()
     if step == 2 and not training.pretraining:  # the first step also allocates the optimiser's state
@@ -192,8 +182,8 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
     state.spent = _spent(state, budget)
     if number := asked():
         raise StoppedError(number)
-    if checkpoint is not None and checkpoint.due(step):
-        checkpoint.save(training)
+    if setup.checkpoint is not None and setup.checkpoint.due(step):
+        setup.checkpoint.save(training)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:

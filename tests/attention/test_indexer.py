@@ -19,7 +19,7 @@ from attn_zoo.contract import Examples, Split, allowed_pairs, auxiliary_loss, so
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec
 from attn_zoo.registry import build_task
-from attn_zoo.runner.train import Trained, train
+from attn_zoo.runner.train import Setup, train
 
 HEADS, D, N = 2, 8, 24
 SIZES = asdict(ModelSpec(dim=16, heads=2, depth=1))
@@ -137,7 +137,7 @@ def test_the_training_loop_adds_the_loss():
     before = {name: p.detach().clone() for name, p in model.named_parameters() if "index_" in name}
     splits: dict[Split, Examples] = {"train": task.examples("train"), "valid": task.examples("valid")}
     budget = Budget(steps=2, batch_size=8, evaluate_every=2, warmup_steps=1, weight_decay=0)
-    train(model, task, splits, budget, 1, Accelerator(cpu=True), Quiet(), Trained())
+    train(model, splits, Setup(task, budget, 1, Accelerator(cpu=True), Quiet()))
     assert len(before) == 3
     assert not any(torch.equal(model.get_parameter(name), was) for name, was in before.items())
     assert auxiliary_loss(model) == 0

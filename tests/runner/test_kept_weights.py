@@ -22,7 +22,7 @@ from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import read_weights
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.registry import build_task
-from attn_zoo.runner.train import Trained, train
+from attn_zoo.runner.train import Setup, train
 from attn_zoo.runner.weights import KeptWeights
 
 RUN = ("run", "task=listops", "task.length=24", "task.train=60", "task.valid=20", "task.test=20", "model.dim=16", "model.heads=2")
@@ -67,7 +67,7 @@ def test_weights_after_the_last_step_are_those_that_training_leaves(folder, tmp_
     budget = replace(spec.budget, steps=3)
     kept = KeptWeights(tmp_path, [3], replace(spec, budget=budget), "1")
     torch.manual_seed(1)
-    train(model, task, splits, budget, 1, Accelerator(cpu=True), Quiet(), Trained(), kept=kept)
+    train(model, splits, Setup(task, budget, 1, Accelerator(cpu=True), Quiet(), kept=kept))
     left, held, later = model.state_dict(), load_file(kept.path(3)), load_file(files(folder)[6])
     assert all(torch.equal(left[name], held[name]) for name in left)
     assert all(torch.equal(left[name], tensor) for name, tensor in load_file(files(folder)[3]).items())

@@ -72,7 +72,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> float:
     model = build_paired_model(task.spec, seed=1, attention="softmax", options={}, **sizes)
     budget = Budget(steps=STEPS, batch_size=16, evaluate_every=STEPS, max_seconds=600)
     splits = {split: task.examples(split) for split in SPLITS}
-    loop.train(model, task, splits, budget, 1, Accelerator(cpu=True), watch, loop.Trained())
+    loop.train(model, splits, loop.Setup(task, budget, 1, Accelerator(cpu=True), watch))
     assert len(watch.body) == STEPS
     usual = statistics.median((body - work) / work for body, work in list(zip(watch.body, watch.work, strict=True))[2:-1])
     assert usual > 0

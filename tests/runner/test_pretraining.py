@@ -106,7 +106,7 @@ def test_the_encoder_learns_to_tell_masked_tokens_and_the_head_of_the_classifier
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     watch, accelerator, state = Steps(), Accelerator(cpu=True), Trained()
     budget = Budget(batch_size=16, pretrain_steps=60, warmup_steps=5, learning_rate=1e-2)
-    pretrain(reader, build_task("listops", **LISTOPS), Doubled(), budget, 1, accelerator, watch, state)
+    pretrain(reader, Doubled(), loop.Setup(build_task("listops", **LISTOPS), budget, 1, accelerator, watch, state))
     assert list(watch.told) == list(range(-59, 1))
     assert watch.told[0] < 0.75 * watch.told[-59]
     after = model.state_dict()
