@@ -11,7 +11,7 @@ from pathlib import Path
 from page_blocks import blocks
 
 from attn_zoo.bench.experiments import EXPERIMENTS
-from attn_zoo.cli.commands import parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.tune import read_request

@@ -13,7 +13,7 @@ from readme import PAGES, README, pictures, renewed
 from shown_commands import WRITTEN
 
 from attn_zoo import registry
-from attn_zoo.cli.commands import parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.tune import read_request
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attn_zoo.cli.commands import parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.run import run_help
 from attn_zoo.cli.tune import USAGE
 from attn_zoo.terminal import wrap

@@ -14,7 +14,7 @@ import pytest
 from patience import HANG
 from run_helpers import zoo
 
-from attn_zoo.cli.commands import COMMANDS, parser
+from attn_zoo.cli.main import COMMANDS, parser
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.plot import AXES, curves_of
 from attn_zoo.records import Store

@@ -106,7 +106,7 @@ sys.exit(main())
 """
 """Program that starts a command as a shell does, during which the import of a module fails."""
 FAILURES = {
-    "interrupt of the command": ("attn_zoo.cli.commands", "KeyboardInterrupt", 130, "interrupted"),
+    "interrupt of the command": ("attn_zoo.cli.parsing", "KeyboardInterrupt", 130, "interrupted"),
     "interrupt of a library": ("argparse", "KeyboardInterrupt", 130, "interrupted"),
     "interrupt of torch": ("torch", "KeyboardInterrupt", 130, "interrupted"),
     "interrupt that a library wraps": ("torch", "ImportError('no numpy') from KeyboardInterrupt()", 130, "interrupted"),

@@ -7,7 +7,7 @@ import sys
 import pytest
 from pseudo_terminal import Shown, assert_fits, on_a_terminal
 
-from attn_zoo.cli.commands import COMMANDS
+from attn_zoo.cli.main import COMMANDS
 
 SMALL = "task=digits level=smoke budget.steps=200 budget.evaluate_every=50 model.dim=16 model.heads=2 report=false"
 

@@ -20,7 +20,7 @@ from pseudo_terminal import assert_fits, on_a_terminal
 from shown_commands import shown_commands, small
 
 from attn_zoo.analysis.text import default_text
-from attn_zoo.cli.commands import COMMANDS
+from attn_zoo.cli.main import COMMANDS
 from attn_zoo.records import Store
 
 ROOT = Path(__file__).parents[2]

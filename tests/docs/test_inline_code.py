@@ -22,7 +22,7 @@ from shown_commands import PAGES, ROOT, wrong_command
 
 from attn_zoo import MultiHeadAttention, registry
 from attn_zoo.bench.experiments import EXPERIMENTS
-from attn_zoo.cli.commands import COMMANDS
+from attn_zoo.cli.main import COMMANDS
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.transplant import Keys
 from attn_zoo.contract import AttentionCard, Capabilities, Stream, TaskCard, TaskSpec

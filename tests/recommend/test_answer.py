@@ -13,7 +13,7 @@ import pytest
 from make import PERPLEXITY, records_of
 
 from attn_zoo import reference
-from attn_zoo.cli.commands import parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.run import plan
 from attn_zoo.leaderboard import tables
 from attn_zoo.recommend.answer import Answer, recommend, use_cases
