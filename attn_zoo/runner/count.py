@@ -24,11 +24,6 @@ _COUNTED: dict[Any, dict[str, int]] = {}
 """Counts of this process, by everything on which they depend."""
 
 
-def has_dropout(spec: RunSpec) -> bool:
-    """Return True if a run trains with dropout in its network or its mechanism."""
-    return bool(spec.model.dropout) or any(part.options.get("dropout") for part in row_of(spec).parts())
-
-
 def counted_implementation(spec: RunSpec) -> str:
     """Return the name of the implementation for which the card of a run's mechanism states FLOPs.
 
@@ -51,7 +46,7 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 
     - ``flops_per_example`` (forward) and ``training_flops_per_example`` (forward and backward), for the implementation
       that ``counted_implementation`` names;
-    - ``pretraining_flops_per_example`` (``count_pretraining``), if the run has pretraining;
+    - ``pretraining_flops_per_example`` (forward and backward, full length), if the run has pretraining;
     - ``activation_bytes_per_example``: bytes that autograd saves for a training batch, except those of the loss, divided by the
       number of examples;
     - the counts of ``count_mechanisms``.
@@ -80,7 +75,10 @@ def _count(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]
     counted = {"flops_per_example": forward, "training_flops_per_example": training}
     counted |= count_mechanisms(spec, task)
     if spec.budget.pretrain_steps:
-        counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
+        with torch.device("meta"):
+            batch = _batch(task, 1)
+            sequences = batch._replace(inputs=batch.inputs.flatten(0, -2))
+            counted["pretraining_flops_per_example"] = sum(_flops(_PredictFirst(build_token_reader(twin, task)), sequences))
     kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
@@ -125,19 +123,6 @@ def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, 
     return found | ({f"state_bytes{suffix}": times * sum(states)} if len(states) == len(costs) else {})
 
 
-def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
-    """Return the FLOPs of a pretraining step, forward and backward, for one example of full length.
-
-    Raises:
-        UnsupportedError: the task does not support pretraining.
-    """
-    with torch.device("meta"):
-        twin = build_model(task, implementation=counted_implementation(spec), **spec.network)
-        batch = _batch(task, 1)
-        sequences = batch._replace(inputs=batch.inputs.flatten(0, -2))
-        return sum(_flops(_PredictFirst(build_token_reader(twin, task)), sequences))
-
-
 class _PredictFirst(nn.Module):
     """Model that predicts the first tokens, as many as pretraining masks. On the meta device, masked positions are not known."""
 
@@ -154,7 +139,8 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
     """Return the value of ``activation_bytes_per_example``, or None if it may differ from that of the run."""
     taken = set(implementation.split("+"))
     known = {"eager", "tiled", "sdpa"} if spec.device == "cpu" else {"eager", "tiled"}
-    if spec.precision != "fp32" or has_dropout(spec) or not taken <= known:
+    dropout = spec.model.dropout or any(part.options.get("dropout") for part in row_of(spec).parts())
+    if spec.precision != "fp32" or dropout or not taken <= known:
         return None
     fused = "sdpa" in taken
     with torch.device("meta"):

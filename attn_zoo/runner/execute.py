@@ -32,7 +32,7 @@ from attn_zoo.contract import (
     plain_options,
 )
 from attn_zoo.count import attention_parameters, count_parameters, model_warnings
-from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
+from attn_zoo.encoder import backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.escapes import error_text
 from attn_zoo.outside import Outside
 from attn_zoo.plugin_imports import tell
@@ -303,7 +303,10 @@ def _run(
         **count_per_example(spec, task.spec, implementation),
     }
     found.warnings = model_warnings(model)
-    reader = _reader(model, spec, task.spec)
+    reader = None
+    if spec.budget.pretrain_steps:
+        torch.manual_seed(spec.seed)  # so that the head of pretraining starts from the same values for every mechanism
+        reader = build_token_reader(model, task.spec)
     accelerator, trained = _accelerator(spec), found.trained
     setup = Setup(task, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, kept)
     torch.manual_seed(spec.seed)  # so that dropout and redraws do not depend on what building the model drew
@@ -345,14 +348,6 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
         return replace(part, implementation=built.implementation)
 
     return row_of(spec).changed(choose).implementation
-
-
-def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
-    """Return the network for pretraining, with the same initial head for every mechanism, or None without pretraining."""
-    if not spec.budget.pretrain_steps:
-        return None
-    torch.manual_seed(spec.seed)
-    return build_token_reader(model, task)
 
 
 def _accelerator(spec: RunSpec) -> Accelerator:
