@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attn_zoo.records.environment import describe_environment
-from attn_zoo.records.errors import RecordError
 from attn_zoo.records.files import read_record
-from attn_zoo.records.record import DIED, FINAL_STATUSES, SCHEMA, STATUSES, RunRecord, Status
+from attn_zoo.records.record import DIED, FINAL_STATUSES, SCHEMA, STATUSES, RecordError, RunRecord, Status
 from attn_zoo.records.spec import PROTOCOLS, Budget, ModelSpec, RunSpec, file_stem
 from attn_zoo.records.store import Damaged, Store
 from attn_zoo.records.tuning import Tuning

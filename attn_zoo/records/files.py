@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from attn_zoo.records.errors import EditedError, RecordError
-from attn_zoo.records.record import RunRecord
+from attn_zoo.records.record import EditedError, RecordError, RunRecord
 from attn_zoo.records.spec import writable
 
 MOST_BYTES = 2**26

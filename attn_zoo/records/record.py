@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
-from msgspec import Meta, Struct, ValidationError, convert, defstruct
+from msgspec import ValidationError, convert
 
-from attn_zoo.records.errors import EditedError, ForeignError, RecordError
-from attn_zoo.records.spec import Budget, ModelSpec, RunSpec, digest_of, writable
+from attn_zoo.records.schema import LARGEST, OpenData, RecordData
+from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 6
@@ -31,10 +31,6 @@ DIED = "died"
 raised an error that ends a process, such as SystemExit. The status of such a run is final."""
 
 
-LARGEST = 2.0**64
-"""Greatest absolute value of a number in a record."""
-_LONG = 2**63 - 1
-"""Bound of every integer in a record."""
 _SHARE = (0.0, 1.0)
 BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("accuracy", "f1", "f1_micro", "f1_macro"), _SHARE),
@@ -46,127 +42,24 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 _AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
 """Counts that must be at least 1, because they include the output layer of the network."""
 
-Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
-Whole = Annotated[int, Meta(ge=-_LONG, le=_LONG)]
-Count = Annotated[int, Meta(ge=0, le=_LONG)]
-Scalar = None | bool | str | Number | Whole
-Free = dict[str, Scalar]
-"""Mapping from any names to single values, such as numbers and strings."""
+
+class RecordError(ValueError):
+    """Error for a file that is not a record, is incomplete, or was changed after it was written."""
+
+    kind = "damaged"
+    """Kind of the finding in ``attn-zoo records verify``: ``damaged``, ``edited`` or ``no record``."""
 
 
-_KINDS: Mapping[str, Any] = {
-    **{"str": str, "int": Whole, "float": Number, "bool": bool, "int | None": Count | None, "float | None": Number | None},
-    **{"Mapping[str, str]": dict[str, str], "Mapping[str, Any]": Free},
-}
-"""Schema of a field by the annotation in its dataclass."""
+class EditedError(RecordError):
+    """Error for a record that contradicts itself or its digest, because it was changed after it was written."""
+
+    kind = "edited"
 
 
-def _part(kind: type, **parts: Any) -> type[Struct]:
-    """Return the schema of a dataclass. Fields with a default may be missing; ``parts`` has the schemas of some fields."""
-    made: list[Any] = []
-    for part in fields(kind):
-        needed = part.default is MISSING and part.default_factory is MISSING
-        made.append((part.name, parts.get(part.name, _KINDS.get(str(part.type))), *(() if needed else (None,))))
-    return defstruct(kind.__name__, made, forbid_unknown_fields=True, kw_only=True)
+class ForeignError(RecordError):
+    """Error for a JSON file of another kind, such as the output of ``attn-zoo measure``."""
 
-
-_Spec = _part(RunSpec, model=_part(ModelSpec), budget=_part(Budget), attention_version=Count)
-_Tuning = _part(Tuning)
-
-
-class _AttentionCard(Struct, kw_only=True):
-    name: str
-    title: str
-    control: bool = False
-    length_rules: dict[str, str] = {}
-    paper: str = ""
-    equation: str = ""
-    time: str = ""
-    memory: str = ""
-    origin: str = ""
-
-
-class _TaskCard(Struct, kw_only=True):
-    name: str
-    title: str
-    version: str
-    metric: str
-    length: Count | None
-    summary: str = ""
-    source: str = ""
-    licence: str = ""
-    problem: str = ""
-    criterion: str = ""
-    higher_is_better: bool = True
-    data: str | None = None
-    causal: bool | None = None
-    classes: Count | None = None
-
-
-class _Environment(Struct, kw_only=True):
-    cpu: str | None = None
-    gpu: str | None = None
-    torch: str | None = None
-    started: str | None = None
-    command: str | None = None
-    commit: str | None = None
-    backend: str | None = None
-    cuda: str | None = None
-    threads: Count = 0
-    processes: Count = 0
-    cores: Count | None = None
-    memory_bytes: Count = 0
-    dirty: bool | None = None
-    denormals_flushed: bool = False
-    resumed: list[dict[str, Scalar | Free]] = []
-    plugins: Free = {}
-    settings: Free = {}
-
-
-class _Split(Struct, forbid_unknown_fields=True):
-    digest: str
-    examples: Count
-
-
-class _Point(Struct, forbid_unknown_fields=True):
-    step: Count
-    train_seconds: Number | None = None
-    train_loss: Number | None = None
-    valid: Number | None = None
-
-
-class _Record(Struct, forbid_unknown_fields=True, kw_only=True):
-    schema: Count
-    protocol: str
-    run_id: str
-    status: str
-    reason: str | None
-    spec: _Spec  # type: ignore[valid-type]  # made by a call
-    attention_card: _AttentionCard
-    task_card: _TaskCard
-    environment: _Environment
-    data: dict[str, _Split]
-    scores: dict[str, Number]
-    chance: Number | None
-    curve: list[_Point]
-    counted: dict[str, Count]
-    measured: dict[str, Amount]
-    stopped: str | None
-    reached: dict[str, dict[str, Amount] | None]
-    flat: bool | None
-    implementation: str | None
-    warnings: list[str]
-    tuning: _Tuning | None = None  # type: ignore[valid-type]  # made by a call
-    digest: str | None = None
-
-
-class _Open(Struct):
-    """Types of the fields that cards and environments may have beside the known ones."""
-
-    attention_card: dict[str, Scalar | dict[str, str]]
-    task_card: Free
-    environment: dict[str, Scalar | Free | list[dict[str, Scalar | Free]]]
+    kind = "no record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +207,7 @@ def _check_shape(data: Mapping[str, Any]) -> None:
     Raises:
         RecordError: fields or numbers are wrong; the message names the first.
     """
-    for schema in (_Record, _Open):
+    for schema in (RecordData, OpenData):
         try:
             convert(data, schema)
         except ValidationError as error:

@@ -20,10 +20,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from attn_zoo.records.errors import RecordError
 from attn_zoo.records.files import HALF, NAME, is_packed, pack, read_record, text_of, unpack, write_whole
 from attn_zoo.records.files import SUFFIX as PACKED
-from attn_zoo.records.record import RunRecord
+from attn_zoo.records.record import RecordError, RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
 from attn_zoo.records.tuning import Tuning
 

@@ -40,7 +40,8 @@ from attn_zoo.process_state import flushed_denormals, flushes_denormals, sentenc
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
-from attn_zoo.records.record import LARGEST, bounds
+from attn_zoo.records.record import bounds
+from attn_zoo.records.schema import LARGEST
 from attn_zoo.registry import (
     attention_options,
     build_attention,
