@@ -118,7 +118,7 @@ def capacity(made: Sequence[Table]) -> str:
 
 
 def _rate(row: Row) -> float:
-    return float(row.runs[0]["budget"]["learning_rate"])
+    return row.runs[0].spec.budget.learning_rate
 
 
 def capacity_finding(found: Sequence[Recall]) -> str:
@@ -185,7 +185,7 @@ def _at(found: tuple[Row, Table] | None) -> str:
         return NOT_RUN
     row, table = found
     seeds = f", {len(row.seeds)} seed" + "s" * (len(row.seeds) != 1) if len(row.seeds) < SEEDS_NEEDED else ""
-    steps = sorted({run["curve"][-1]["step"] for run in row.runs})
+    steps = sorted({run.curve[-1]["step"] for run in row.runs})
     return f"{score(row, table)}, {' to '.join(f'{count:,}' for count in (steps[:1] + steps[1:][-1:]))}{seeds}"
 
 

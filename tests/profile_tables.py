@@ -141,7 +141,7 @@ def late_learners(fixed: Sequence[Table], criterion: Sequence[Table]) -> dict[st
     for table in criterion:
         for row in table.rows:
             budget = white.get((titled(table), row.attention, row.card["version"]))
-            if budget and row.learned and row.learned.order == 1 and all(run["curve"][-1]["step"] > budget for run in row.runs):
+            if budget and row.learned and row.learned.order == 1 and all(run.curve[-1]["step"] > budget for run in row.runs):
                 found.setdefault(titled(table), []).append(f"`{row.attention}`")
     return found
 

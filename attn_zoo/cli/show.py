@@ -28,9 +28,9 @@ def _show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
     found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, _recorded(records_root(parsed)))
     if parsed.json:
-        print(json.dumps([record.to_dict() for shown in found for record in shown.members], indent=1, sort_keys=True))
+        print(json.dumps([record.to_dict() for _, row in found for record in row.runs], indent=1, sort_keys=True))
     else:
-        print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(map(describe, found))))
+        print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(describe(table, row) for table, row in found)))
         print("\n--json prints all that is recorded.")
     return 0
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.metrics import spent
-from attn_zoo.leaderboard.statistics import Run, estimate
+from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.leaderboard.table import Block, Board, Row, Within
+from attn_zoo.records import RunRecord
 from attn_zoo.records.record import bounds
 
 DISTURBED = 2.0
@@ -23,7 +24,7 @@ _GIVEN = "as requested"
 
 Point = tuple[float, float]
 """Cost spent until a validation, and the score of this validation."""
-Spent = Callable[[Row, Run, Mapping[str, Any]], float | None]
+Spent = Callable[[Row, RunRecord, Mapping[str, Any]], float | None]
 """Function from a row, one of its runs and a point of the run's curve to the cost spent until this point, or None if it is
 unknown."""
 
@@ -50,7 +51,7 @@ def boards_at(rows: Sequence[Row], sign: int, seconds: Sequence[float]) -> tuple
     return tuple(board for board in made if board)
 
 
-def seconds_until(run: Run, seconds: float | None) -> float | None:
+def seconds_until(run: RunRecord, seconds: float | None) -> float | None:
     """Return the sum of ``seconds`` (a training time) and the run's seconds of pretraining. Return None for a disturbed run, or if
     ``seconds`` is None.
 
@@ -60,33 +61,33 @@ def seconds_until(run: Run, seconds: float | None) -> float | None:
     """
     if seconds is None or _was_disturbed(run):
         return None
-    return float(min(seconds, run["budget"].get("seconds") or math.inf) + (run["pretrain_seconds"] or 0.0))
+    return float(min(seconds, run.spec.budget.seconds or math.inf) + run.measured.get("pretrain_seconds", 0.0))
 
 
-def _was_disturbed(run: Run) -> bool:
-    seconds, step = run["train_seconds"], run["step_seconds_median"]
-    if seconds is None or step is None or not run["curve"]:
+def _was_disturbed(run: RunRecord) -> bool:
+    seconds, step = run.measured.get("train_seconds"), run.measured.get("step_seconds_median")
+    if seconds is None or step is None or not run.curve:
         return False
-    expected = run["curve"][-1]["step"] * step
+    expected = run.curve[-1]["step"] * step
     return bool(seconds > DISTURBED * expected and seconds - expected > DISTURBANCE)
 
 
-def flops_until(step: float, run: Run, training_flops_per_example: float | None) -> float | None:
+def flops_until(step: float, run: RunRecord, training_flops_per_example: float | None) -> float | None:
     """Return the FLOPs that a run spent on training up to ``step``, pretraining included, or None if the FLOPs were not counted."""
-    budget, before = run["budget"], run["pretraining_flops_per_example"]
-    pretraining = budget.get("pretrain_steps", 0)
+    batch, before = run.spec.budget.batch_size, run.counted.get("pretraining_flops_per_example")
+    pretraining = run.spec.budget.pretrain_steps
     if training_flops_per_example is None or (pretraining and before is None):
         return None
-    examples = min(budget["batch_size"], run["data"].get("train", {}).get("examples", budget["batch_size"]))
+    examples = min(batch, run.data.get("train", {}).get("examples", batch))
     return float(examples * (step * training_flops_per_example + pretraining * (before or 0)))
 
 
-def _seconds(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
+def _seconds(row: Row, run: RunRecord, point: Mapping[str, Any]) -> float | None:
     comparable = len(row.block.machines) == 1 and not row.unsteady
-    return seconds_until(run, point["train_seconds"]) if comparable else None
+    return seconds_until(run, point.get("train_seconds")) if comparable else None
 
 
-def _flops(row: Row, run: Run, point: Mapping[str, Any]) -> float | None:
+def _flops(row: Row, run: RunRecord, point: Mapping[str, Any]) -> float | None:
     return flops_until(point["step"], run, row.training_flops_per_example)
 
 
@@ -115,8 +116,8 @@ def _curves(row: Row, spending: Spent) -> list[list[Point]]:
     """Return the learning curve of each finished seed. Points whose cost or score is not known are left out."""
     found = []
     for run in row.runs:
-        if run["seed"] in row.by_seed:
-            points = [(spending(row, run, point), point["valid"]) for point in run["curve"]]
+        if run.spec.seed in row.by_seed:
+            points = [(spending(row, run, point), point.get("valid")) for point in run.curve]
             found.append([(cost, score) for cost, score in points if cost is not None and score is not None])
     return found
 
@@ -126,9 +127,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
         amount = statistics.median(cost for cost, _ in points) if points else None
-        return Within(
-            budget, estimate([score for _, score in points], bounds(row.runs[0]["task_card"]["metric"])), amount, over, note
-        )
+        return Within(budget, estimate([score for _, score in points], bounds(row.runs[0].task_card["metric"])), amount, over, note)
 
     if budget is None or not curves or not all(curves):
         unknown = "no learning curve, or its training time was disturbed"

@@ -151,8 +151,6 @@ _DATA = {
     "tuned": "settings that the search found",
     "card": "the mechanism's card as it was recorded",
     "files": "files of the records",
-    "commands": "commands that made the records",
-    "commits": "commits of the code that made the records",
 }
 """Fields of ``Row`` that are columns in CSV and JSON only, each with an explanation."""
 COLUMNS: dict[str, Column] = {
@@ -308,6 +306,8 @@ COLUMNS: dict[str, Column] = {
             tip=lambda row, table: ", ".join(row.dominated_by),
         ),
         *(Column(name, note=note) for name, note in _DATA.items()),
+        Column("commands", value=lambda row, table: row.noted("command"), note="commands that made the records"),
+        Column("commits", value=lambda row, table: row.noted("commit"), note="commits of the code that made the records"),
         Column("study", value=lambda row, table: row.tuning and row.tuning.study, note="study that found the settings"),
         Column("measured_as", value=lambda row, table: row.block.measured_as, note="implementation group, without the machines"),
         Column("machines", value=lambda row, table: row.block.machines, note="machines that ran the row"),

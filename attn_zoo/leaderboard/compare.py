@@ -136,14 +136,14 @@ def _tested(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, Est
 
 def _logarithms(row: Row) -> list[float] | None:
     """Return the logarithms of the steps to 90 % if the row reached the criterion with all seeds, else None."""
-    steps = [run["steps_to_90"] for run in row.runs]
-    whole = row.learned is not None and row.learned.count == row.learned.of and all(steps)
+    steps = [run.steps_to_90 for run in row.runs if run.steps_to_90]
+    whole = row.learned is not None and row.learned.count == row.learned.of == len(steps)
     return [math.log(count) for count in steps] if whole else None
 
 
 def _interval(row: Row, logarithms: Sequence[float]) -> float:
     """Return one interval of validation, on the scale of the logarithm of steps."""
-    every = max(float(run["budget"].get("evaluate_every") or 0.0) for run in row.runs)
+    every = max(run.spec.budget.evaluate_every for run in row.runs)
     return every / math.exp(statistics.fmean(logarithms))
 
 
@@ -258,7 +258,7 @@ def is_above_control(row: Row) -> bool:
 
 def _is_flat(row: Row, control: Row | None, resolution: Resolution) -> bool:
     """Return True if the training loss stayed flat for all seeds, and the validation score is close to that of the best control."""
-    if not all(run["flat"] for run in row.runs):
+    if not all(run.flat for run in row.runs):
         return False
     if control is None or control.valid is None or row.valid is None:
         return True

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import polars as pl
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
 from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rank import (
-    SETTING,
     draws_by_seed,
+    has_score,
     key_of,
     newest,
     on_distant,
@@ -23,11 +21,10 @@ from attn_zoo.leaderboard.rank import (
     tables,
     without_trials,
 )
-from attn_zoo.leaderboard.statistics import Estimate, Run, estimate, holm, paired_p_value
-from attn_zoo.leaderboard.table import runs_of
+from attn_zoo.leaderboard.statistics import Estimate, estimate, holm, paired_p_value
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
-from attn_zoo.records import RunRecord, frame
-from attn_zoo.records.frames import COUNTED
+from attn_zoo.records import RunRecord
+from attn_zoo.records.record import COUNTED
 
 LEVEL = 0.05
 """Significance level. If the later records are as good as the earlier ones, this is the greatest probability that any row is
@@ -60,7 +57,7 @@ _MEASURED = {
 }
 """For each measured cost, its column, the column with its spread, and the kinds of findings if it is higher or lower in B."""
 
-_Seeds = Mapping[int, Run]
+_Seeds = Mapping[int, RunRecord]
 """Runs of one row by seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
 
 
@@ -113,13 +110,13 @@ def difference(a: Sequence[RunRecord], b: Sequence[RunRecord], tolerance: float 
     """
     if tolerance < 0:
         raise ValueError(f"the tolerance must be at least 0; got {tolerance}")
-    runs = [without_trials(frame(records)) for records in (a, b)]
+    runs = [without_trials(records) for records in (a, b)]
     for name, found in zip("AB", runs, strict=True):
-        if not found.height:
+        if not found:
             raise ValueError(
                 f"{name} must hold at least one record, but holds none. Give a folder of records or the file of one record"
             )
-    names = _names(pl.concat(runs, how="diagonal"))
+    names = _names([*runs[0], *runs[1]])
     rows = [_compared(then, now, names, tolerance) for then, now in _pairs(*map(_rows, runs))]
     with_scores = [row for row in rows if row.gains]
     for row, (verdict, p) in zip(with_scores, judged(with_scores), strict=True):
@@ -151,18 +148,20 @@ def judged(rows: Sequence[Compared]) -> list[tuple[str, float | None]]:
     return found
 
 
-def _rows(runs: pl.DataFrame) -> dict[str, _Seeds]:
+def _rows(runs: Iterable[RunRecord]) -> dict[str, _Seeds]:
     """Return the runs by row and seed."""
-    settings = [key_of([_settings(run)]) for run in runs_of(runs)]
-    by_row = grouped((run["row"], on_distant(run)) for run in runs_of(newest(runs.with_columns(pl.Series("row", settings)), "row")))
-    return {key: {run["seed"]: run for run in members} for key, members in sorted(by_row.items())}
+    by_row = grouped((key_of([_settings(run)]), on_distant(run)) for run in newest((key_of([_settings(run)]), run) for run in runs))
+    return {key: {run.spec.seed: run for run in members} for key, members in sorted(by_row.items())}
 
 
-def _settings(run: Run) -> dict[str, object]:
+def _settings(run: RunRecord) -> dict[str, object]:
     """Return the settings by key that all seeds of a row share, such as ``options.projected_length``."""
-    given = {"implementation" if name == "requested" else name: run[name] for name in SETTING}
-    found: dict[str, object] = {}
-    for name, value in (given | {"task_options": shared_task_options(run)}).items():
+    spec, found = run.spec, dict[str, object]()
+    given = {
+        name: getattr(spec, name) for name in ("task", "attention", "attention_version", "implementation", "precision", "device")
+    }
+    given |= {"task_options": shared_task_options(run), "options": spec.options}
+    for name, value in (given | {"model": spec.model.to_dict(), "budget": spec.budget.to_dict()}).items():
         found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
     return found
 
@@ -172,7 +171,7 @@ def _pairs(before: Mapping[str, _Seeds], after: Mapping[str, _Seeds]) -> Iterato
     exactly one such row of their mechanism and task."""
     yield from ((then, after[key]) for key, then in before.items() if key in after)
     only_a, only_b = (
-        grouped(((_first(rows[key])["attention"], _first(rows[key])["task"]), rows[key]) for key in rows if key not in others)
+        grouped(((_first(rows[key]).spec.attention, _first(rows[key]).spec.task), rows[key]) for key in rows if key not in others)
         for rows, others in ((before, after), (after, before))
     )
     for key in {**only_a, **only_b}:
@@ -184,19 +183,19 @@ def _pairs(before: Mapping[str, _Seeds], after: Mapping[str, _Seeds]) -> Iterato
             yield from (({}, now) for now in right)
 
 
-def _names(runs: pl.DataFrame) -> dict[str, tuple[str, str]]:
+def _names(runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
     """Return for each id of a run the label of its row, and the unique title of its table."""
     made = tables(runs)
     named = zip(made, titles(made), strict=True)
-    return {run["run_id"]: (row.label, title) for table, title in named for row in table.rows for run in row.runs}
+    return {run.run_id: (row.label, title) for table, title in named for row in table.rows for run in row.runs}
 
 
 def _compared(then: _Seeds, now: _Seeds, names: Mapping[str, tuple[str, str]], tolerance: float) -> Compared:
     """Return the comparison of one row, as yet without a verdict on its scores."""
     run, old, new = _first(then or now), _scores(then), _scores(now)
     # If a study chose differently in A and B, the tables of both have the later choice only.
-    label, task = names.get(run["run_id"], (f"{run['attention']} (tuned)", str(run["task_card"]["title"])))
-    metric, measured = run["task_card"]["metric"], resolution(run["task_card"], run["data"])
+    label, task = names.get(run.run_id, (f"{run.spec.attention} (tuned)", str(run.task_card["title"])))
+    metric, measured = run.task_card["metric"], resolution(run.task_card, run.data)
     row = Compared(label, task, metric, estimate(list(old.values())), estimate(list(new.values())))
     row.findings = [Finding(*found) for found in _apart(then, now)]
     if then and now and not any(finding.kind == "changed" for finding in row.findings):
@@ -207,13 +206,13 @@ def _compared(then: _Seeds, now: _Seeds, names: Mapping[str, tuple[str, str]], t
     return row
 
 
-def _first(runs: _Seeds) -> Run:
+def _first(runs: _Seeds) -> RunRecord:
     """Return the first finished run or, if none finished, the first run."""
-    return min(runs.values(), key=lambda run: run["status"] != "done")
+    return min(runs.values(), key=lambda run: run.status != "done")
 
 
 def _scores(runs: _Seeds) -> dict[int, float]:
-    return {seed: run["test"] for seed, run in runs.items() if run["status"] == "done" and run["test"] is not None}
+    return {seed: run.scores["test"] for seed, run in runs.items() if has_score(run)}
 
 
 def _apart(then: _Seeds, now: _Seeds) -> Iterator[tuple[str, str]]:
@@ -228,13 +227,13 @@ def _apart(then: _Seeds, now: _Seeds) -> Iterator[tuple[str, str]]:
         other = now.get(seed)
         if other is None:
             yield "missing", f"seed {seed} is only in A"
-        elif run["status"] == "done" != other["status"]:
-            yield "failing", f"seed {seed} was done and is now {other['status']}: {other['reason']}"
-        elif run["status"] != "done" == other["status"]:
-            yield "fixed", f"seed {seed} was {run['status']} and is now done"
+        elif run.status == "done" != other.status:
+            yield "failing", f"seed {seed} was done and is now {other.status}: {other.reason}"
+        elif run.status != "done" == other.status:
+            yield "fixed", f"seed {seed} was {run.status} and is now done"
     if shared := _both_done(then, now):
         for name in COUNTED:
-            old, new = (run[name] for run in shared[0])
+            old, new = (run.counted.get(name) for run in shared[0])
             if old is not None and new is not None and old != new:
                 yield "costlier" if new > old else "cheaper", _became(name, old, new)
 
@@ -243,30 +242,30 @@ def _changes(then: _Seeds, now: _Seeds) -> list[str]:
     """Return why two rows cannot be compared: differences of settings, protocol, version, metric, part or data. If each seed draws
     its own data, the data are compared at a shared seed only."""
     shared = [(run, now[seed]) for seed, run in then.items() if seed in now]
-    old, new = min(shared, key=lambda pair: [run["status"] != "done" for run in pair], default=(_first(then), _first(now)))
+    old, new = min(shared, key=lambda pair: [run.status != "done" for run in pair], default=(_first(then), _first(now)))
     a, b = (
-        {**_settings(r), "protocol": r["protocol"], "task version": r["task_version"]}
-        | {"metric": r["task_card"]["metric"], "distant part": r["task_card"].get("distant")}
+        {**_settings(r), "protocol": r.protocol, "task version": r.task_card["version"]}
+        | {"metric": r.task_card["metric"], "distant part": r.task_card.get("distant")}
         for r in (old, new)
     )
     told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name)]
-    for split in old["data"].keys() & new["data"].keys() if shared or not draws_by_seed(old) else ():
-        was, became = (str(run["data"][split].get("digest")) for run in (old, new))
+    for split in old.data.keys() & new.data.keys() if shared or not draws_by_seed(old) else ():
+        was, became = (str(run.data[split].get("digest")) for run in (old, new))
         told += [f"digest of {split} {was[:8]} became {became[:8]}"] if was != became else []
     return told
 
 
-def _both_done(then: _Seeds, now: _Seeds) -> list[tuple[Run, Run]]:
-    return [(run, now[seed]) for seed, run in then.items() if seed in now and run["status"] == now[seed]["status"] == "done"]
+def _both_done(then: _Seeds, now: _Seeds) -> list[tuple[RunRecord, RunRecord]]:
+    return [(run, now[seed]) for seed, run in then.items() if seed in now and run.status == now[seed].status == "done"]
 
 
 def _measured(then: _Seeds, now: _Seeds, findings: list[Finding]) -> dict[str, float]:
     """Return the relative change of time and memory, if they were measured on the same kind of processor. Add a finding for each
     change that counts: at every seed, by more than the tolerance and the spreads of the steps."""
-    here = [pair for pair in _both_done(then, now) if pair[0]["processor"] == pair[1]["processor"]]
+    here = [(a.measured, b.measured) for a, b in _both_done(then, now) if a.processor == b.processor]
     costs = {}
     for cost, (name, spread, kinds) in _MEASURED.items():
-        known = [(a, b) for a, b in here if a[name] and b[name]]
+        known = [(a, b) for a, b in here if a.get(name) and b.get(name)]
         if known:
             old, new = (statistics.median(pair[side][name] for pair in known) for side in (0, 1))
             costs[cost] = new / old - 1

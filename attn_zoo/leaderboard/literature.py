@@ -86,7 +86,7 @@ def facts(table: Table, row: Row) -> dict[str, Any]:
     """Return the settings of a recorded row by the names of the fields of ``Protocol``, with ``metric``, ``seeds`` and ``options``
     of the mechanism."""
     model, budget = table.model, {**table.budget, **{key.removeprefix("budget."): value for key, value in row.tuned.items()}}
-    ends = [run["curve"][-1]["step"] for run in row.runs if run["seed"] in row.by_seed and run["curve"]]
+    ends = [run.curve[-1]["step"] for run in row.runs if run.spec.seed in row.by_seed and run.curve]
     open_ended = budget.get("seconds") or budget.get("until") == "criterion"  # then the budget has the largest number of steps
     return {
         "metric": table.task["metric"],

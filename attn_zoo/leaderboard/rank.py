@@ -10,49 +10,37 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import Any
 
-import polars as pl
-
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
-from attn_zoo.leaderboard.statistics import Run, estimate, steps_to_90, successes
-from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table, runs_of
-from attn_zoo.records import RunRecord, Tuning, frame
-from attn_zoo.records.record import bounds
+from attn_zoo.leaderboard.statistics import Estimate, estimate, steps_to_90, successes
+from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table
+from attn_zoo.records import RunRecord
+from attn_zoo.records.record import bounds, run_records
+from attn_zoo.records.tuning import setting as setting_of
 
+PART = "test: "
+"""Prefix of the names of scores on parts of the test split."""
 _BACKWARD = 2
 """FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product needs two
 in the backward pass."""
-SETTING = (
-    "task",
-    "task_options",
-    "attention",
-    "attention_version",
-    "options",
-    "requested",
-    "model",
-    "budget",
-    "precision",
-    "device",
-)
-"""Columns of a dataframe of runs that are equal for all seeds of a row."""
 
 
 def tables(
-    runs: pl.DataFrame | Iterable[RunRecord],
+    records: Iterable[RunRecord],
     *,
     task: str | None = None,
     attention: str | None = None,
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
 ) -> list[Table]:
-    """Return the leaderboard tables of the runs, sorted by the name of the task.
+    """Return the leaderboard tables of records, sorted by the name of the task.
 
     If a run was repeated, its newest finished record counts or, if none is finished, its newest record. Verdicts, Pareto fronts and
     gains over the best control take all rows into account; ``attention`` only selects the rows to show.
 
     Args:
-        runs: dataframe that ``attn_zoo.records.frame`` returns, or records.
+        records: records of runs, as ``Store.load`` returns them.
         task: name of the only task to return tables of; None for all.
         attention: mechanism whose rows the tables show; None for all.
         equal: budgets at which rows are compared, by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes), in place of the
@@ -60,13 +48,12 @@ def tables(
         at: training times in seconds. For each time, ``Table.at`` has the best validation score that each row reached by then.
 
     Raises:
-        ValueError: ``runs`` holds an object that is not a ``RunRecord``.
+        ValueError: ``records`` holds an object that is not a ``RunRecord``.
     """
-    runs = runs if isinstance(runs, pl.DataFrame) else frame(runs)
-    counted = _counted_once(without_trials(runs if task is None else runs.filter(pl.col("task") == task)))
-    found = [list(grouped((run["row"], on_distant(run)) for run in of_table).values()) for of_table in counted]
-    settings = _settings([{rows[0]["row"]: rows[0] for rows in groups} for groups in found])
-    machines = sorted({run["machine"] for groups in found for rows in groups for run in rows})
+    runs = without_trials(record for record in run_records(records) if task in (None, record.spec.task))
+    found = [list(grouped((row_key(run), on_distant(run)) for run in of_table).values()) for of_table in _counted_once(runs)]
+    settings = _settings([{row_key(rows[0]): rows[0] for rows in groups} for groups in found])
+    machines = sorted({run.machine for groups in found for rows in groups for run in rows})
     names = {machine: f"machine {at}" for at, machine in enumerate(machines, 1)}
     made = [_table(groups, settings, equal or {}, at, names) for groups in found]
     if attention is not None:
@@ -75,16 +62,16 @@ def tables(
     return sorted(made, key=lambda table: (table.task["name"], key_of(table.task_options), -len(table.rows)))
 
 
-def on_distant(run: Run) -> Run:
+def on_distant(run: RunRecord) -> RunRecord:
     """Return a run with the score on the part of the test split that depends on distant tokens as its test score, and the score on
     the whole split as a part. Without such a part, return the run unchanged."""
-    part = run["task_card"].get("distant")
-    score = next((found["score"] for found in run["parts"] if found["part"] == part), None)
+    part = run.task_card.get("distant")
+    score = run.score(f"test: {part}")
     if score is None:
         return run
-    parts = [{"part": "whole", "score": run["test"]}, *(found for found in run["parts"] if found["part"] != part)]
-    card = {**run["task_card"], "title": f"{run['task_card']['title']} ({part})"}
-    return {**run, "test": score, "train": None, "parts": parts, "task_card": card}
+    scores = {name: value for name, value in run.scores.items() if name not in ("train", f"test: {part}")}
+    scores |= {"test: whole": run.scores["test"], "test": score}
+    return replace(run, scores=scores, task_card={**run.task_card, "title": f"{run.task_card['title']} ({part})"})
 
 
 def key_of(value: Any) -> str:
@@ -92,116 +79,122 @@ def key_of(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=lambda other: dict(other) if isinstance(other, Mapping) else repr(other))
 
 
-def own_options(run: Run) -> dict[str, Any]:
+def own_options(run: RunRecord) -> dict[str, Any]:
     """Return the options that distinguish a run's row from other rows of its mechanism, without those that a search varied."""
     found = _searched(run, "attention")
-    return {name: value for name, value in run["options"].items() if name not in found}
+    return {name: value for name, value in run.spec.options.items() if name not in found}
 
 
-def _searched(run: Run, group: str) -> dict[str, str]:
+def _searched(run: RunRecord, group: str) -> dict[str, str]:
     """Return by name the settings of ``attention`` or ``budget`` that a study searched, with their ranges as text."""
-    keys = run["tuning"]["space"] if run["tuning"] else {}
+    keys = run.tuning.space if run.tuning else {}
     return {key.removeprefix(f"{group}."): text for key, text in keys.items() if key.startswith(f"{group}.")}
 
 
-def _shared_budget(run: Run) -> dict[str, Any]:
+def _shared_budget(run: RunRecord) -> dict[str, Any]:
     """Return the budget with ranges in place of searched settings, so that rows tuned over the same range share a table."""
-    return run["budget"] | {name: f"tuned: {text}" for name, text in _searched(run, "budget").items()}
+    return run.spec.budget.to_dict() | {name: f"tuned: {text}" for name, text in _searched(run, "budget").items()}
 
 
-def _found_settings(run: Run) -> dict[str, Any]:
-    """Return by key the best settings that the study of a run found."""
-    keys = [key.partition(".") for key in (run["tuning"]["space"] if run["tuning"] else ())]
-    return {f"{group}.{name}": run["options" if group == "attention" else group][name] for group, _, name in keys}
-
-
-def without_trials(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs of a dataframe without the trials of hyperparameter searches.
+def without_trials(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return records without the trials of hyperparameter searches.
 
     Runs with the settings that a search chose remain. If the search chose other settings later, only runs with the latest choice
-    remain. Their column ``trials`` counts all trials of the search, even those that were recorded later.
+    remain. Their ``tuning`` counts all trials of the search, even those that were recorded later.
     """
-    trial = pl.col("trial").is_not_null()
-    recorded = runs.filter(trial).group_by("study").agg(pl.col("run_id").n_unique().cast(pl.Int64).alias("recorded"))
-    runs = runs.filter(~trial).with_columns(pl.struct("options", "budget").alias("setting"))  # all that a study can search
-    by_age = runs.sort("started", descending=True, maintain_order=True)
-    chosen = by_age.filter(pl.col("study").is_not_null()).group_by("study").agg(pl.col("setting").first().alias("chosen"))
-    runs = runs.join(recorded, on="study", how="left", maintain_order="left").join(
-        chosen, on="study", how="left", maintain_order="left"
-    )
-    runs = runs.filter(pl.col("study").is_null() | (pl.col("setting") == pl.col("chosen")))
-    return runs.with_columns(pl.max_horizontal("trials", "recorded").alias("trials")).drop("setting", "chosen", "recorded")
+    runs, trials = list[RunRecord](), dict[str, set[str]]()
+    for record in records:
+        if record.tuning and record.is_trial:
+            trials.setdefault(record.tuning.study, set()).add(record.run_id)
+        else:
+            runs.append(record)
+    by_study = grouped((run.tuning.study, run) for run in runs if run.tuning)
+    latest = {study: max(own, key=_started).spec for study, own in by_study.items()}
+    kept = []
+    for run in runs:
+        if (tuning := run.tuning) is None:
+            kept.append(run)
+        elif (run.spec.options, run.spec.budget) == (latest[tuning.study].options, latest[tuning.study].budget):
+            known = max(tuning.trials or 0, len(trials.get(tuning.study, ())))
+            kept.append(replace(run, tuning=replace(tuning, trials=known)))
+    return kept
 
 
-def _counted_once(runs: pl.DataFrame) -> list[list[Run]]:
-    """Return the runs of each table with their ``row``, one run per row and seed.
+def _started(run: RunRecord) -> str:
+    return str(run.environment.get("started"))
+
+
+def _counted_once(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Return the runs of each table, one run per row and seed.
 
     The runs of a table have the same protocol, task, network (except heads), budget, precision, device and data. Runs of an earlier
     version of a mechanism form another table. A run that failed before reading its data joins the table with most runs of its
     settings.
     """
-    each = runs_of(runs.select(*SETTING, "protocol", "task_version", "heads", "seed", "data", "study", "tuning"))
-    made = {"row": map(_row_key, each), "shared": map(_shared_key, each), "drawn": map(_data_key, each)}
-    runs = runs.with_columns(*(pl.Series(name, list(keys), pl.String) for name, keys in made.items()))
-    outdated = pl.col("attention_version") < pl.col("attention_version").max().over("shared", "attention")
-    of_version = pl.when(outdated).then(pl.concat_str("attention", "attention_version")).otherwise(pl.lit(""))
-    runs = runs.with_columns(pl.concat_str("shared", of_version).alias("shared"))
-    counts = runs.filter(pl.col("drawn") != "").group_by("shared", "drawn", maintain_order=True).len()
-    most = counts.sort("len", descending=True, maintain_order=True).group_by("shared", maintain_order=True).first()
-    runs = runs.join(most.select("shared", most="drawn"), on="shared", how="left", maintain_order="left")
-    drawn = pl.when(pl.col("drawn") == "").then(pl.col("most").fill_null("")).otherwise(pl.col("drawn"))
-    runs = runs.with_columns(pl.concat_str("shared", drawn).alias("table"), pl.int_range(pl.len()).alias("at"))
-    runs = newest(runs.with_columns(pl.col("at").min().over("table")), "table", "row")
-    by_table = grouped(((run["at"], run["table"]), run) for run in runs_of(runs))
-    return [by_table[key] for key in sorted(by_table)]
+    shared = list(map(_shared_key, runs))
+    versions = grouped(((key, run.spec.attention), run.spec.attention_version) for key, run in zip(shared, runs, strict=True))
+    keyed = []
+    for key, run in zip(shared, runs, strict=True):
+        name, version = run.spec.attention, run.spec.attention_version
+        outdated = f"{name} {version}" if version < max(versions[key, name]) else ""
+        keyed.append(((key, outdated), _data_key(run), run))
+    drawn = grouped((key, data) for key, data, _ in keyed if data)
+    most = {key: max(dict.fromkeys(each), key=each.count) for key, each in drawn.items()}
+    by_table = grouped(((key, data or most.get(key, "")), run) for key, data, run in keyed)
+    return [newest((row_key(run), run) for run in members) for members in by_table.values()]
 
 
-def newest(runs: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return one run for each seed and each combination of values in ``columns``: the newest finished run or, if none finished,
-    the newest."""
-    by_age = runs.sort(pl.col("status") == "done", pl.col("started").fill_null("None"), maintain_order=True)
-    return by_age.unique([*columns, "seed"], keep="last", maintain_order=True)
+def newest(runs: Iterable[tuple[str, RunRecord]]) -> list[RunRecord]:
+    """Return one run for each row and seed, from pairs (row, run): the newest finished run or, if none finished, the newest."""
+    found: dict[tuple[str, int], RunRecord] = {}
+    for row, run in sorted(runs, key=lambda pair: (pair[1].status == "done", _started(pair[1]))):
+        found.pop((row, run.spec.seed), None)  # so that the order is that of the runs that are kept
+        found[row, run.spec.seed] = run
+    return list(found.values())
 
 
-def _row_key(run: Run) -> str:
-    return key_of([run["attention"], own_options(run), run["requested"], run["heads"], *([run["study"]] if run["study"] else [])])
+def row_key(run: RunRecord) -> str:
+    """Return text that is equal for all seeds of a row."""
+    spec, study = run.spec, [run.tuning.study] if run.tuning else []
+    return key_of([spec.attention, own_options(run), spec.implementation, spec.model.heads, *study])
 
 
-def _shared_key(run: Run) -> str:
-    shared = [{**run["model"], "heads": 1}, _shared_budget(run), run["precision"], run["device"]]
-    return key_of([run["protocol"], run["task_version"], run["task"], shared_task_options(run), *shared])
+def _shared_key(run: RunRecord) -> str:
+    spec = run.spec
+    shared = [{**spec.model.to_dict(), "heads": 1}, _shared_budget(run), spec.precision, spec.device]
+    return key_of([run.protocol, run.task_card["version"], spec.task, shared_task_options(run), *shared])
 
 
-def draws_by_seed(run: Run) -> bool:
+def draws_by_seed(run: RunRecord) -> bool:
     """Return True if the seed of a run draws its examples, so that other seeds have other examples."""
-    return run["budget"].get("until") == "criterion" and run["task_options"].get("data_seed") == run["seed"]
+    return run.spec.budget.until == "criterion" and run.spec.task_options.get("data_seed") == run.spec.seed
 
 
-def shared_task_options(run: Run) -> Mapping[str, Any]:
+def shared_task_options(run: RunRecord) -> Mapping[str, Any]:
     """Return the options of the task that all seeds of a table share."""
-    return {name: value for name, value in run["task_options"].items() if name != "data_seed" or not draws_by_seed(run)}
+    return {name: value for name, value in run.spec.task_options.items() if name != "data_seed" or not draws_by_seed(run)}
 
 
-def _data_key(run: Run) -> str:
+def _data_key(run: RunRecord) -> str:
     """Return text that is equal for runs on the same data. If each seed draws its own data, the text is equal for the same number
     of examples."""
-    data = run["data"]
+    data = run.data
     if not data or not draws_by_seed(run):
         return key_of(data) if data else ""
     return key_of({split: part["examples"] for split, part in data.items()})
 
 
 def _table(
-    groups: Sequence[Sequence[Run]],
+    groups: Sequence[Sequence[RunRecord]],
     settings: Mapping[str, str],
     equal: Mapping[str, float],
     at: Sequence[float],
     machines: Mapping[str, str],
 ) -> Table:
     firsts = [group[0] for group in groups]
-    whole = min((run for group in groups for run in group), key=lambda run: (run["status"] != "done", str(run["started"])))
-    chance, told, measured = whole["chance"], _with_unusual_heads(firsts), resolution(whole["task_card"], whole["data"])
-    rows = [_row(group, settings[group[0]["row"]], chance, group[0]["attention"] in told) for group in groups]
+    whole = min((run for group in groups for run in group), key=lambda run: (run.status != "done", _started(run)))
+    chance, told, measured = whole.chance, _with_unusual_heads(firsts), resolution(whole.task_card, whole.data)
+    rows = [_row(group, settings[row_key(group[0])], chance, group[0].spec.attention in told) for group in groups]
     rows.sort(key=lambda row: (row.control, standing(row, measured.sign), row.label))
     controls = [row for row in rows if row.control and row.test]
     # With failed seeds, the remaining ones are the lucky ones; with few seeds, no row can be compared with the control.
@@ -223,14 +216,14 @@ def _table(
     judgement = judge_rows(rows, control, measured)
     with_fronts(rows, judgement, measured.sign)
     return Table(
-        task=whole["task_card"],
+        task=whole.task_card,
         task_options=shared_task_options(whole),
-        data=whole["data"],
-        model={**whole["model"], "heads": _usual_heads(firsts)},
+        data=whole.data,
+        model={**whole.spec.model.to_dict(), "heads": _usual_heads(firsts)},
         budget=_shared_budget(whole),
-        protocol=whole["protocol"],
-        precision=whole["precision"],
-        device=whole["device"],
+        protocol=whole.protocol,
+        precision=whole.spec.precision,
+        device=whole.spec.device,
         chance=chance,
         control=control.label if control else None,
         best_control=control.test.mean if control and control.test else None,
@@ -243,101 +236,100 @@ def _table(
     )
 
 
-def _row(runs: Sequence[Run], setting: str, chance: float | None, by_heads: bool) -> Row:
-    runs = sorted(runs, key=lambda run: run["seed"])
-    first, done, failed = runs[0], list(filter(_has_score, runs)), list(filterfalse(_has_score, runs))
-    flops, training = _first(runs, "flops_per_example"), _first(runs, "training_flops_per_example")
+def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads: bool) -> Row:
+    runs = sorted(runs, key=lambda run: run.spec.seed)
+    first, done, failed = runs[0], list(filter(has_score, runs)), list(filterfalse(has_score, runs))
+    flops, training = _counted(runs, "flops_per_example"), _counted(runs, "training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
-    seconds = [time for run in done if (time := seconds_until(run, run["train_seconds"])) is not None]
-    scores = bounds(first["task_card"]["metric"])
-    gaps = resolution(first["task_card"], {}).bounds
-    test = estimate([run["test"] for run in done], scores)
-    parts = grouped((part["part"], part["score"]) for run in done for part in run["parts"] if part["score"] is not None)
+    seconds = [time for run in done if (time := seconds_until(run, run.measured.get("train_seconds"))) is not None]
+    scores = bounds(first.task_card["metric"])
+    gaps = resolution(first.task_card, {}).bounds
+    by_seed = {run.spec.seed: run.scores["test"] for run in done}
+    test = estimate(list(by_seed.values()), scores)
+    parts = dict.fromkeys(name for run in done for name in run.scores if name.startswith(PART))
+    train = [(run.score("train"), run.scores["test"]) for run in done]
+    tuning = first.tuning
     return Row(
-        attention=first["attention"],
+        attention=first.spec.attention,
         setting=setting,
-        options=first["options"],
-        heads=first["heads"] if by_heads else None,
-        control=first["control"],
+        options=first.spec.options,
+        heads=first.spec.model.heads if by_heads else None,
+        control=bool(first.attention_card.get("control")),
         runs=tuple(runs),
-        warnings=tuple(dict.fromkeys(said.removeprefix(f"{first['attention']}: ") for run in runs for said in run["warnings"])),
+        warnings=tuple(dict.fromkeys(said.removeprefix(f"{first.spec.attention}: ") for run in runs for said in run.warnings)),
         test=test,
-        by_seed={run["seed"]: run["test"] for run in done},
-        valid=estimate(_known(done, "valid"), scores),
-        parts={name: found for name, values in parts.items() if (found := estimate(values, scores))},
-        train_gap=estimate([run["train"] - run["test"] for run in done if run["train"] is not None], gaps),
+        by_seed=by_seed,
+        valid=_mean(done, "valid", scores),
+        parts={name.removeprefix(PART): found for name in parts if (found := _mean(done, name, scores))},
+        train_gap=estimate([known - tested for known, tested in train if known is not None], gaps),
         over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
-        failures=tuple(Failure(run["status"], run["seed"], run["reason"] or "its test score is not a number") for run in failed),
-        parameters=_first(runs, "parameters"),
+        failures=tuple(Failure(run.status, run.spec.seed, run.reason or "its test score is not a number") for run in failed),
+        parameters=_counted(runs, "parameters"),
         flops_per_example=flops,
         training_flops_per_example=training_flops,
         training_flops_counted=training is not None,
-        mechanism_flops_4096=_first(runs, "mechanism_flops_4096"),
-        state_bytes=_first(runs, "state_bytes"),
-        examples_per_second=_median(_known(done, "examples_per_second")),
-        train_seconds=_median(seconds),
+        mechanism_flops_4096=_counted(runs, "mechanism_flops_4096"),
+        state_bytes=_counted(runs, "state_bytes"),
+        examples_per_second=_measured(done, "examples_per_second"),
+        train_seconds=statistics.median(seconds) if seconds else None,
         train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
-        peak_bytes=_median(_known(done, "peak_bytes")),
-        block=Block(measured_as(first), tuple(sorted({run["machine"] for run in done or runs}))),
-        card={**first["attention_card"], "version": first["attention_version"]},
-        implementation=_first(done or runs, "implementation") or first["requested"],
-        files=_different(runs, "source"),
-        commands=_different(runs, "command"),
-        commits=_different(runs, "commit"),
-        tuning=Tuning(**{**first["tuning"], "trials": first["trials"]}) if first["tuning"] else None,
-        tuned=_found_settings(first),
+        peak_bytes=_measured(done, "peak_bytes"),
+        block=Block(measured_as(first), tuple(sorted({run.machine for run in done or runs}))),
+        card={**first.attention_card, "version": first.spec.attention_version},
+        implementation=next(filter(None, (run.implementation for run in done or runs)), first.spec.implementation),
+        tuning=tuning,
+        tuned={key: setting_of(first.spec, key) for key in tuning.space} if tuning else {},
         learned=successes(runs),
         steps_to_90=steps_to_90(runs),
     )
 
 
-def _has_score(run: Run) -> bool:
-    return run["status"] == "done" and run["test"] is not None
+def has_score(run: RunRecord) -> bool:
+    """Return True if a run is done and its test score is a number."""
+    return run.status == "done" and run.score("test") is not None
 
 
-def measured_as(run: Run) -> str:
+def measured_as(run: RunRecord) -> str:
     """Return ``auto`` if a run left the choice of the implementation to ``auto``, else the name of the implementation. Measured
     costs are compared only between runs for which this function returns the same text."""
-    return str("auto" if run["requested"] == "auto" else run["implementation"] or run["requested"])
+    asked = run.spec.implementation
+    return "auto" if asked == "auto" else run.implementation or asked
 
 
-def _known(runs: Iterable[Run], name: str) -> list[Any]:
-    """Return the values of a column that are known."""
-    return [run[name] for run in runs if run[name] is not None]
+def _counted(runs: Iterable[RunRecord], name: str) -> int | None:
+    """Return the first known value of a count, or None if there is none."""
+    return next((run.counted[name] for run in runs if name in run.counted), None)
 
 
-def _first(runs: Iterable[Run], name: str) -> Any:
-    """Return the first known value of a column, or None if there is none."""
-    return next(iter(_known(runs, name)), None)
+def _measured(runs: Iterable[RunRecord], name: str) -> float | None:
+    """Return the median of a measurement, or None if it is not known."""
+    known = [run.measured[name] for run in runs if name in run.measured]
+    return float(statistics.median(known)) if known else None
 
 
-def _different(runs: Iterable[Run], name: str) -> tuple[str, ...]:
-    """Return the different known texts of a column in their order."""
-    return tuple(dict.fromkeys(filter(None, _known(runs, name))))
+def _mean(runs: Iterable[RunRecord], name: str, bounds: tuple[float, float]) -> Estimate | None:
+    """Return the mean of a score over the runs that have it."""
+    return estimate([score for run in runs if (score := run.score(name)) is not None], bounds)
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-def _curve(done: Sequence[Run], training_flops: float | None) -> tuple[Mapping[str, Any], ...]:
+def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Mapping[str, Any], ...]:
     """Return the curve at the steps at which every seed was validated. Under a time limit, the last steps differ between seeds."""
     validations = grouped(
-        (point["step"], (point["train_seconds"] + (run["pretrain_seconds"] or 0.0), point["valid"]))
+        (point["step"], (point["train_seconds"] + run.measured.get("pretrain_seconds", 0.0), point["valid"]))
         for run in done
-        for point in run["curve"]
-        if point["valid"] is not None and point["train_seconds"] is not None
+        for point in run.curve
+        if point.get("valid") is not None and point.get("train_seconds") is not None
     )
     points = []
     for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):
-        valid = estimate([score for _, score in seen], bounds(done[0]["task_card"]["metric"]))
+        valid = estimate([score for _, score in seen], bounds(done[0].task_card["metric"]))
         seconds, flops = statistics.median(seconds for seconds, _ in seen), flops_until(step, done[0], training_flops)
         points.append({"step": step, "seconds": seconds, "flops": flops, "valid": valid})
     return tuple(points)
 
 
-def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
+def _settings(made: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     """Return the setting that distinguishes each row from others of its mechanism.
 
     The setting has the requested implementation, the options in which the rows differ, and the number of heads if a row of the
@@ -345,51 +337,49 @@ def _settings(made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
     has rows of the mechanism with ``auto``. A tuned row is marked as tuned if the mechanism also has rows that are not tuned.
     """
     by_heads = {name for members in made for name in _with_unusual_heads(members.values())}
-    asked = [
-        {kind: {run["attention"] for run in of.values() if run["requested"] == kind} for kind in ("auto", "eager")} for of in made
-    ]
-    with_both = {name for of in asked for name in of["auto"] & of["eager"]}
-    by_attention = grouped((row[1]["attention"], row) for members in made for row in members.items())
+    asked = [grouped((run.spec.implementation, run.spec.attention) for run in of.values()) for of in made]
+    with_both = {name for of in asked for name in of.get("auto", ()) if name in of.get("eager", ())}
+    by_attention = grouped((row[1].spec.attention, row) for members in made for row in members.items())
     settings = {}
     for members in map(dict, by_attention.values()):
-        known = dict.fromkeys(option for run in members.values() for option in run["options"])
-        plain = any(run["tuning"] is None for run in members.values())
+        known = dict.fromkeys(option for run in members.values() for option in run.spec.options)
+        plain = any(run.tuning is None for run in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, run in members.items():
-            unsaid = ("auto",) if run["attention"] in with_both else ("auto", "eager")
-            kernel = [] if run["requested"] in unsaid else [f"({run['requested']})"]
+            unsaid = ("auto",) if run.spec.attention in with_both else ("auto", "eager")
+            kernel = [] if run.spec.implementation in unsaid else [f"({run.spec.implementation})"]
             own = own_options(run)
             told = [f"{option}={own[option]}" for option in differing if option in own]
-            told += [f"heads={run['heads']}"] if run["attention"] in by_heads else []
-            settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if run["tuning"] and plain else [])])
+            told += [f"heads={run.spec.model.heads}"] if run.spec.attention in by_heads else []
+            settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if run.tuning and plain else [])])
     return _distinct(settings, made)
 
 
-def _usual_heads(rows: Iterable[Run]) -> int:
+def _usual_heads(rows: Iterable[RunRecord]) -> int:
     """Return the most frequent number of heads among rows, given one run of each. Of equally frequent ones, return the smallest."""
-    counts = Counter(run["heads"] for run in rows)
+    counts = Counter(run.spec.model.heads for run in rows)
     return int(min(counts, key=lambda heads: (-counts[heads], heads)))
 
 
-def _with_unusual_heads(rows: Collection[Run]) -> set[str]:
+def _with_unusual_heads(rows: Collection[RunRecord]) -> set[str]:
     """Return the mechanisms that have a row whose number of heads differs from that of most rows of the table."""
     usual = _usual_heads(rows)
-    return {run["attention"] for run in rows if run["heads"] != usual}
+    return {run.spec.attention for run in rows if run.spec.model.heads != usual}
 
 
-def _values(option: str, rows: Iterable[Run]) -> set[str]:
+def _values(option: str, rows: Iterable[RunRecord]) -> set[str]:
     """Return the values of an option among rows. Rows for which a study searched the option are left out. A row without the option
     has an empty text."""
-    fixed = [run for run in rows if option in own_options(run) or option not in run["options"]]
-    return {key_of(run["options"][option]) if option in run["options"] else "" for run in fixed}
+    fixed = [run for run in rows if option in own_options(run) or option not in run.spec.options]
+    return {key_of(run.spec.options[option]) if option in run.spec.options else "" for run in fixed}
 
 
-def _distinct(settings: Mapping[str, str], made: Sequence[Mapping[str, Run]]) -> dict[str, str]:
+def _distinct(settings: Mapping[str, str], made: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     """Append the study to the setting of a tuned row if another row of the table would have the same name."""
     found = dict(settings)
     for members in made:
-        named = [(run["attention"], settings[key]) for key, run in members.items()]
+        named = [(run.spec.attention, settings[key]) for key, run in members.items()]
         for key, run in members.items():
-            if run["tuning"] and named.count((run["attention"], settings[key])) > 1:
-                found[key] = f"{settings[key]} (study {run['study']})".strip()
+            if run.tuning and named.count((run.spec.attention, settings[key])) > 1:
+                found[key] = f"{settings[key]} (study {run.tuning.study})".strip()
     return found

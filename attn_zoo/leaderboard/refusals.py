@@ -48,9 +48,8 @@ def refusals(submitted: Sequence[RunRecord], shipped: Sequence[RunRecord], verdi
     rest = [record for record in submitted if record not in known]
     made = beside(rest, shipped)
     found += _other_protocol(rest, other, shipped, made)
-    by_file = {SUBMITTED + str(record.source): record for record in rest}
     for table in made:
-        theirs = next(by_file[file] for row in table.rows for file in row.files if file in by_file)
+        theirs = next(run for row in table.rows for run in row.runs if _is_submitted_run(run))
         found += _of_rows(table, _seeds_of(table) or _seeds_like(theirs, shipped))
     return found
 
@@ -73,7 +72,11 @@ def beside(submitted: Iterable[RunRecord], shipped: Iterable[RunRecord]) -> list
 
 def is_submitted(row: Row) -> bool:
     """Return True if a row of a table from the function ``beside`` has a submitted record."""
-    return any(file.startswith(SUBMITTED) for file in row.files)
+    return any(map(_is_submitted_run, row.runs))
+
+
+def _is_submitted_run(run: RunRecord) -> bool:
+    return str(run.source).startswith(SUBMITTED)
 
 
 def check_printed_name(text: str) -> str | None:
@@ -105,8 +108,7 @@ def _task_of(record: RunRecord) -> tuple[str, ...]:
 
 def _shared_task_of(record: RunRecord) -> tuple[str, ...]:
     """Return what the task of a record shares with all seeds of its table: if each seed draws its own data, all but their seed."""
-    run = {"budget": asdict(record.spec.budget), "task_options": record.spec.task_options, "seed": record.spec.seed}
-    return record.spec.task, str(record.task_card.get("version")), key_of(shared_task_options(run))
+    return record.spec.task, str(record.task_card.get("version")), key_of(shared_task_options(record))
 
 
 def _has_other_data(record: RunRecord, shipped: Iterable[RunRecord]) -> bool:
@@ -165,7 +167,7 @@ def _settings(record: RunRecord) -> Mapping[str, Any]:
 
 def _seeds_of(table: Table) -> set[int]:
     """Return the seeds that all our rows of a table have."""
-    ours = [{run["seed"] for run in row.runs} for row in table.rows if not is_submitted(row)]
+    ours = [{run.spec.seed for run in row.runs} for row in table.rows if not is_submitted(row)]
     return set.intersection(*ours) if ours else set()
 
 
@@ -180,11 +182,11 @@ def _of_rows(table: Table, needed: Collection[int]) -> Iterator[Refusal]:
     """Yield a refusal for each row that we already have, and for each row that lacks some of the needed seeds."""
     for row in filter(is_submitted, table.rows):
         where = f"{row.attention} on {table.task['name']}"
-        if not all(file.startswith(SUBMITTED) for file in row.files):
+        if not all(map(_is_submitted_run, row.runs)):
             yield Refusal(
                 "known", f"{where}: the configuration must be new, but it is among our results; submit one with other options"
             )
-        elif missing := set(needed) - {run["seed"] for run in row.runs if run["status"] in FINAL_STATUSES}:
+        elif missing := set(needed) - {run.spec.seed for run in row.runs if run.status in FINAL_STATUSES}:
             seeds = ", ".join(map(str, sorted(missing)))
             rule = f"the row must have a finished run with each seed of our rows; missing: {seeds}"
             yield Refusal("seeds", f"{where}: {rule}. Give the command of the runs again, with these seeds")

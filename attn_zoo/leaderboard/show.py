@@ -4,7 +4,6 @@ repeats the runs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.escapes import terminal
@@ -13,21 +12,14 @@ from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.spec import writable
 from attn_zoo.rows import read_rows
 from attn_zoo.terminal import fit, shell, wrap
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Row of a leaderboard table, together with the table and the records of the runs in the row."""
-
-    table: Table
-    row: Row
-    members: tuple[RunRecord, ...]
+Shown = tuple[Table, Row]
+"""Row of a leaderboard table, and the table."""
 
 
-def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
+def find(wanted: str, records: Sequence[RunRecord]) -> list[Shown]:
     """Return the rows that ``wanted`` names.
 
     Args:
@@ -49,9 +41,9 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
         return rows_of(ids)
     name, _, task = wanted.partition("@")
     every = rows_of(records)
-    found = tuple(s for s in every if _is_called(s.row, name) and task in ("", s.table.task["name"]))
+    found = [(table, row) for table, row in every if _is_called(row, name) and task in ("", table.task["name"])]
     if not found:
-        there = sorted({f"{s.row.label}@{s.table.task['name']}" for s in every})
+        there = sorted({f"{row.label}@{table.task['name']}" for table, row in every})
         raise ValueError(
             f"there is no record of {wanted!r}. Name a run id, a file of records, or a row in the form NAME, "
             f"NAME[OPTION=VALUE,...] or NAME@TASK. Recorded: {', '.join(there) or 'nothing'}. To see a task, use attn-zoo list TASK"
@@ -68,21 +60,19 @@ def _is_called(row: Row, name: str) -> bool:
     return row.label == name or any(one.names(row.attention, row.options, row.implementation) for one in said)
 
 
-def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
+def rows_of(records: Sequence[RunRecord]) -> list[Shown]:
     """Return all rows of the leaderboard tables made from these records."""
-    by_file = {writable(record.source): record for record in records}
-    return tuple(Shown(table, row, tuple(by_file[f] for f in row.files)) for table in tables(records) for row in table.rows)
+    return [(table, row) for table in tables(records) for row in table.rows]
 
 
-def describe(shown: Shown) -> str:
+def describe(table: Table, row: Row) -> str:
     """Return a description of a row as text: the facts that a reviewer checks, and the command that repeats its runs."""
-    title = terminal(f"{shown.row.label} on {shown.table.task['title']}")
-    return "\n\n".join([title, fit([list(fact) for fact in _reviewed(shown)]), f"Run again with\n\n{_commands(shown)}"])
+    title = terminal(f"{row.label} on {table.task['title']}")
+    return "\n\n".join([title, fit([list(fact) for fact in _reviewed(table, row)]), f"Run again with\n\n{_commands(table, row)}"])
 
 
-def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
+def _reviewed(table: Table, row: Row) -> Iterator[tuple[str, str]]:
     """Yield names and facts in the order in which a reviewer asks for them."""
-    table, row = shown.table, shown.row
     percent = unit(table, " %")
     yield "status", "; ".join([f"{len(row.seeds)} of {row.attempts} seeds done", *map(str, row.failures)])
     if row.test:
@@ -93,13 +83,13 @@ def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
         yield "chance", f"{figure(table.chance, table)}{percent}"
     if told := verdict_sentence(row, table):
         yield "verdict", told
-    for record in shown.members:
+    for record in row.runs:
         score = figure(test, table) + percent if isinstance(test := record.scores.get("test"), float) else record.status
         yield f"seed {record.spec.seed}", f"{score}, run {record.run_id}"
     if row.warnings:
         yield "warnings", "; ".join(row.warnings)
     yield "data", _data(table)
-    yield "code", "; ".join(dict.fromkeys(map(_code, shown.members)))
+    yield "code", "; ".join(dict.fromkeys(map(_code, row.runs)))
     yield "ran as", f"{row.implementation}, {table.precision} on {table.device}, protocol {table.protocol}"
     yield "machine", "; ".join(row.block.machines)
 
@@ -121,11 +111,11 @@ def _code(record: RunRecord) -> str:
     return "; ".join([f"attn-zoo {version}, commit {commit}, {state}", *plugins])
 
 
-def _commands(shown: Shown) -> str:
+def _commands(table: Table, row: Row) -> str:
     """Return the command that repeats all seeds, with notes on the plugins and on the data folder."""
-    told = [shell(command(shown.members[0].spec, [record.spec.seed for record in shown.members]))]
-    if plugins := dict.fromkeys(name for record in shown.members for name in record.environment.get("plugins") or {}):
+    told = [shell(command(row.runs[0].spec, [record.spec.seed for record in row.runs]))]
+    if plugins := dict.fromkeys(name for record in row.runs for name in record.environment.get("plugins") or {}):
         told.append(wrap(terminal(f"with these plugins, installed or given as plugin=PATH: {', '.join(plugins)}")))
-    if shown.table.data_title != "generated":
+    if table.data_title != "generated":
         told.append(wrap("with data.root=FOLDER if the data are in another folder than $ATTN_ZOO_DATA or data"))
     return "\n".join(told)

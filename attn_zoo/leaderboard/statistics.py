@@ -21,15 +21,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 from statistics import NormalDist
-from typing import Any
 
 from scipy.special import betaincinv, stdtr, stdtrit
+
+from attn_zoo.records import RunRecord
 
 CONFIDENCE = 0.95
 EVERYWHERE = (-math.inf, math.inf)
 """Bounds of a quantity that can have any value."""
-Run = Mapping[str, Any]
-"""One line of a dataframe of runs, with JSON text parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,18 +245,18 @@ class Soon:
         return f"{self.median:,.0f} ({self.low:,.0f} to {'?' if self.high is None else f'{self.high:,.0f}'})"
 
 
-def until_criterion(runs: Sequence[Run]) -> bool:
+def until_criterion(runs: Sequence[RunRecord]) -> bool:
     """Return True if every run has a budget that ends training when the validation score meets the criterion, which is 99 % of the
     highest possible score."""
-    return all(run["budget"].get("until") == "criterion" and run["budget"].get("ceiling", 0) for run in runs)
+    return all(run.spec.budget.until == "criterion" and run.spec.budget.ceiling for run in runs)
 
 
-def successes(runs: Sequence[Run]) -> Successes | None:
+def successes(runs: Sequence[RunRecord]) -> Successes | None:
     """Return how many of a row's runs met the criterion; failed runs count as not having met it. For runs without a criterion,
     return None."""
     if not until_criterion(runs):
         return None
-    count = sum(run["status"] == "done" and run["stopped"] == "criterion" for run in runs)
+    count = sum(run.status == "done" and run.stopped == "criterion" for run in runs)
     return Successes(count, len(runs), *share_interval(count, len(runs)))
 
 
@@ -269,16 +268,16 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
     return low, float(betaincinv(count + 1, of - count, 1 - tail)) if count < of else 1.0
 
 
-def steps_to_90(runs: Sequence[Run]) -> Soon | None:
+def steps_to_90(runs: Sequence[RunRecord]) -> Soon | None:
     """Return the median number of training steps until the validation score was 90 % of the highest possible score. A failed run
     counts until its last validation. Return None if the runs have no criterion, or if none of them was validated."""
-    known = [run for run in runs if run["curve"]]
+    known = [run for run in runs if run.curve]
     if not until_criterion(runs) or not known:
         return None
-    there = [run["steps_to_90"] for run in known if run["steps_to_90"] is not None]
-    ends = [run["curve"][-1]["step"] for run in known if run["steps_to_90"] is None]
+    there = [steps for run in known if (steps := run.steps_to_90) is not None]
+    ends = [int(run.curve[-1]["step"]) for run in known if run.steps_to_90 is None]
     median, low, high = median_time(there, ends)
-    return Soon(median, low, high, max(ends or [run["curve"][-1]["step"] for run in known]))
+    return Soon(median, low, high, max(ends or [int(run.curve[-1]["step"]) for run in known]))
 
 
 def median_time(times: Sequence[float], censored: Sequence[float]) -> tuple[float | None, float | None, float | None]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
-import polars as pl
-
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.statistics import Estimate, Run, Soon, Successes
-from attn_zoo.records import Tuning
+from attn_zoo.leaderboard.statistics import Estimate, Soon, Successes
+from attn_zoo.records import RunRecord, Tuning
 
 COSTS: Mapping[str, str] = {
     "parameters": "parameters",
@@ -22,18 +18,8 @@ COSTS: Mapping[str, str] = {
     "memory": "peak_bytes",
 }
 """For each cost (parameters, FLOPs, time, memory), the field of a row that holds it."""
-_JSON = ("task_card", "task_options", "attention_card", "options", "model", "budget", "data", "tuning")
 COUNTED = ("parameters", "FLOPs")
 """Costs that are counted, so they are the same on every machine and for every implementation. The others are measured."""
-
-
-def runs_of(runs: pl.DataFrame) -> list[Run]:
-    """Return each line of a dataframe of runs as a dict, with JSON text parsed."""
-    texts = [name for name in _JSON if name in runs.columns]
-    return [run | {name: run[name] and _parsed(run[name]) for name in texts} for run in runs.iter_rows(named=True)]
-
-
-_parsed = cache(json.loads)
 
 
 class Verdict(StrEnum):
@@ -181,8 +167,8 @@ class Row:
     heads: int | None
     """Number of heads. None if all rows of this mechanism in the table have the number that ``Table.model`` states."""
     control: bool
-    runs: tuple[Run, ...] = field(repr=False)
-    """The runs of the row, sorted by seed: lines of ``attn_zoo.records.frame``."""
+    runs: tuple[RunRecord, ...] = field(repr=False)
+    """Records of the row, sorted by seed."""
     warnings: tuple[str, ...]
     """Recorded warnings about the settings, and a warning if the mechanism costs more than softmax."""
     test: Estimate | None
@@ -229,10 +215,6 @@ class Row:
     """The mechanism's card as it was recorded, and its version."""
     implementation: str
     """Implementation that ran."""
-    files: tuple[str, ...]
-    """Files of the records, relative to their folder."""
-    commands: tuple[str, ...]
-    commits: tuple[str, ...]
     tuning: Tuning | None
     """Hyperparameter search that found the row's settings, with the number of trials recorded so far."""
     tuned: Mapping[str, Any]
@@ -287,9 +269,19 @@ class Row:
         return 0 if self.tuning is None else self.tuning.trials or 0
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """Files of the records, relative to their folder."""
+        return tuple(run.source for run in self.runs if run.source)
+
+    def noted(self, name: str) -> tuple[str, ...]:
+        """Return the different values that the environments of the runs have for a name, such as ``commit``."""
+        return tuple(dict.fromkeys(str(found) for run in self.runs if (found := run.environment.get(name))))
+
+    @property
     def step_quotient(self) -> float:
         """Median time of a training step with the slowest seed, divided by that with the fastest seed; 1 if it was not measured."""
-        steps = [run["step_seconds_median"] for run in self.runs if run["seed"] in self.by_seed and run["step_seconds_median"]]
+        done = (run.measured.get("step_seconds_median") for run in self.runs if run.spec.seed in self.by_seed)
+        steps = list(filter(None, done))
         return max(steps) / min(steps) if steps else 1.0
 
     def block_of(self, cost: str) -> Block | None:

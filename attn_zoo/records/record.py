@@ -6,7 +6,7 @@ All commands read records with ``RunRecord.from_dict``, so they show exactly the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -39,6 +39,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "mse": (0.0, math.inf),
 }
 """Least and greatest possible score of each metric."""
+COUNTED = (
+    *("parameters", "attention_parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example"),
+    *("activation_bytes_per_example", "mechanism_flops", "mechanism_flops_4096", "state_bytes", "state_bytes_4096"),
+)
+"""Names of counts, which are equal on every machine."""
+MEASURED = (*("pretrain_seconds", "train_seconds", "step_seconds_median", "step_seconds_iqr", "examples_per_second", "peak_bytes"),)
+"""Names of measurements, which hold for one machine."""
 _AT_LEAST_ONE = ("parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example")
 """Counts that must be at least 1, because they include the output layer of the network."""
 
@@ -147,6 +154,28 @@ class RunRecord:
         """True if the run is finished for good: the same command does not repeat it."""
         return self.status in FINAL_STATUSES or DIED in self.environment
 
+    @property
+    def processor(self) -> str:
+        """Device that did the run, with the number of threads."""
+        threads = self.environment.get("threads")
+        device = self.environment.get("gpu") or self.environment.get("cpu") or "unknown device"
+        return f"{device}, {threads} thread{'s' * (threads != 1)}"
+
+    @property
+    def machine(self) -> str:
+        """Processor and version of PyTorch. Measurements are compared only between runs on the same machine."""
+        return f"{self.processor}, torch {self.environment.get('torch')}"
+
+    @property
+    def steps_to_90(self) -> float | None:
+        """Training steps until the validation score first reached 90 % of the highest possible score, or None if it did not."""
+        return (self.reached.get("90") or {}).get("steps")
+
+    def score(self, name: str) -> float | None:
+        """Return a score, or None if it is missing or not finite."""
+        found = self.scores.get(name)
+        return found if found is not None and math.isfinite(found) else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data for JSON, with its digest. NaN and infinity, as in a diverged loss, become None."""
         data = _plain(asdict(self))
@@ -181,6 +210,18 @@ class RunRecord:
         if contradiction := next(_contradictions(record), None):
             raise EditedError(contradiction)
         return record
+
+
+def run_records(records: Any) -> list[RunRecord]:
+    """Return records as a list.
+
+    Raises:
+        ValueError: ``records`` holds an object that is not a ``RunRecord``.
+    """
+    found = list(records) if isinstance(records, Iterable) else [records]
+    if strangers := [record for record in found if not isinstance(record, RunRecord)]:
+        raise ValueError(f"records must be RunRecord objects, as returned by Store(FOLDER).load(); got {strangers[0]!r:.80}")
+    return found
 
 
 def _check_schema(data: Any) -> None:

@@ -115,10 +115,10 @@ def test_without_records_the_error_names_the_folder_and_the_records_of_the_packa
 def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
     records = stored(tmp_path, [make_record("linformer", spec_options={"k": k}) for k in (8, 16)])
     assert len(find("linformer", records)) == 2
-    (shown,) = find("linformer k=16@digits", records)
-    assert shown.row.options == {"k": 16}
+    ((_, shown),) = find("linformer k=16@digits", records)
+    assert shown.options == {"k": 16}
     for wanted in ("linformer[k=16]@digits", "linformer:eager[k=16]"):
-        assert [one.row.label for one in find(wanted, records)] == [shown.row.label]
+        assert [row.label for _, row in find(wanted, records)] == [shown.label]
     assert len(find("linformer[k=8|16]", records)) == 2
     for wanted in ("linformer[k=9]", "linformer[j=8]", "linformer:triton", "linformer[k=16]@text"):
         with pytest.raises(ValueError, match="there is no record of"):

@@ -35,7 +35,7 @@ def shown(format: str, records: list[RunRecord]) -> str:
 @pytest.mark.parametrize("format", ["terminal", "github", "latex", "csv", "json", "html"])
 def test_a_new_column_is_one_declaration_in_every_format(records, monkeypatch, format):
     def best(row: Row, table: Table) -> float:
-        return max(run["test"] for run in row.runs if run["test"] is not None)
+        return max(run.scores["test"] for run in row.runs if "test" in run.scores)
 
     new = Column("best_seed", "best seed", lambda row, table: f"{100 * best(row, table):.2f}", best, unit="%", views=("costs",))
     assert not re.search("best.seed", shown(format, records))

@@ -14,9 +14,11 @@ from attn_zoo.leaderboard.statistics import median_time, steps_to_90, successes
 from attn_zoo.records import Budget, RunRecord, Tuning
 
 
-def run(stopped: str, to_90: float | None, last: int = 2400, **changes: Any) -> dict[str, Any]:
-    budget = {"until": "criterion", "ceiling": 1.0}
-    return {"budget": budget, "status": "done", "stopped": stopped, "steps_to_90": to_90, "curve": [{"step": last}]} | changes
+def run(stopped: str, to_90: float | None, last: int = 2400, *, ceiling: float = 1.0, **changes: Any) -> RunRecord:
+    budget = Budget(schedule="constant", until="criterion", ceiling=ceiling)
+    reached = {"90": None if to_90 is None else {"steps": to_90}}
+    facts = {"stopped": stopped or None, "reached": reached, "curve": ({"step": last},), **changes}
+    return make_record(spec_budget=budget, **facts)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,7 @@ def test_successes_have_the_interval_of_clopper_and_pearson(count, of, low, high
 
 
 def test_a_run_that_failed_is_no_success_and_has_no_time():
-    runs = [run("criterion", 100), run("criterion", 100, status="failed", curve=[])]
+    runs = [run("criterion", 100), run("criterion", 100, status="failed", curve=())]
     assert str(successes(runs)) == "1 of 2 (1 to 99 %)"
     assert str(steps_to_90(runs)) == "100 (100 to ?)"
 
@@ -41,9 +43,9 @@ def test_runs_that_diverged_are_later_than_their_last_validation():
 
 
 def test_nothing_is_said_of_runs_with_a_fixed_budget():
-    fixed = run("cap", None) | {"budget": {"until": "steps"}}
+    fixed = make_record()
     assert successes([fixed]) is None and steps_to_90([fixed]) is None
-    assert successes([run("cap", None) | {"budget": {"until": "criterion", "ceiling": 0.0}}]) is None, "a perplexity has no ceiling"
+    assert successes([run("cap", None, ceiling=0.0)]) is None, "a perplexity has no ceiling"
 
 
 def test_times_of_leukaemia_patients():

@@ -81,7 +81,7 @@ def test_tables_show_a_hybrid_as_a_row_that_show_finds(record):
     assert row.label == "linear+softmax"
     record = replace(record, source="one.json")
     for wanted in ("linear+softmax", "linear + softmax[dropout=0.0]", "linear+softmax@digits"):
-        (shown,) = find(wanted, [record])
-        assert shown.members == (record,)
+        ((_, shown),) = find(wanted, [record])
+        assert shown.runs == (record,)
     with pytest.raises(ValueError, match="there is no record of"):
         find("softmax+linear", [record])

@@ -20,7 +20,7 @@ from typing import Any
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, footnotes, heat_map
-from attn_zoo.leaderboard.page.data import Runs, facts_data, heat_data, rows_data, summary
+from attn_zoo.leaderboard.page.data import facts_data, heat_data, rows_data, summary
 from attn_zoo.leaderboard.plot import AXES, PANELS, panels_of, plot_svg
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.leaderboard.text import legend
@@ -52,11 +52,8 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
         pages: addresses of other pages of the site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
     """
     numbers: dict[str, int] = {}
-    runs = [Runs(each.records, numbers) for each in sets]
     maps = [_heat_map(each) for each in sets]
-    columns, rows = rows_data(
-        [(each.name, *one) for each, one in zip(sets, zip(maps, runs, strict=True), strict=True)], pages or {}
-    )
+    columns, rows = rows_data([(each.name, found) for each, found in zip(sets, maps, strict=True)], pages or {}, numbers)
     tables = [table for each in sets for table in each.tables]
     data = {
         "home": (pages or {}).get("home", ""),

@@ -27,7 +27,6 @@ from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
 from attn_zoo.leaderboard.text import LEFT, table_notes
 from attn_zoo.records import RunRecord
-from attn_zoo.records.spec import writable
 
 _PER_RUN = ("started", "command", "commit", "dirty")
 """Fields of an environment that differ from run to run."""
@@ -39,57 +38,40 @@ _VIEWS = {"scores", "costs"}
 """Views whose columns are shown at first; the reader selects others."""
 
 
-class Runs:
-    """Records, with the numbers that the page gives to their environments (machine and software).
-
-    Args:
-        numbers: number of each known environment, counted from 1. Environments of shown records are added to this mapping.
-    """
-
-    def __init__(self, records: Sequence[RunRecord], numbers: dict[str, int]) -> None:
-        self._by_file = {writable(record.source): record for record in records if record.source}
-        self._numbers = numbers
-
-    def of(self, row: Row) -> list[RunRecord]:
-        """Return the records of a row, sorted by seed."""
-        return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
-
-    def line(self, record: RunRecord, table: Table) -> list[Any]:
-        """Return what the page shows about one run: seed, status, scores, seconds, memory, digest of the test data, environment,
-        commit, start and file."""
-        scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
-        where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
-        return [
-            record.spec.seed,
-            record.status.replace("_", " "),
-            *scores,
-            optional(record.measured.get("train_seconds"), seconds),
-            optional(record.measured.get("peak_bytes"), mebibytes),
-            str(record.data.get("test", {}).get("digest", "-"))[:8],
-            self._environment(where),
-            str(where.get("commit") or "-")[:8] + changed,
-            str(where.get("started") or "-").replace("T", " ").replace("+00:00", " UTC"),
-            record.source or "",
-        ]
-
-    def _environment(self, environment: Mapping[str, Any]) -> int:
-        kept = {name: value for name, value in sorted(environment.items()) if name not in _PER_RUN and value is not None}
-        key = ", ".join(f"{name}={value}" for name, value in kept.items())
-        return self._numbers.setdefault(key, len(self._numbers) + 1)
+def _run(record: RunRecord, table: Table, numbers: dict[str, int]) -> list[Any]:
+    """Return what the page shows about one run: seed, status, scores, seconds, memory, digest of the test data, number of the
+    environment, commit, start and file. A new environment is added to ``numbers``."""
+    scores = [optional(record.scores.get(name), lambda value: figure(value, table)) for name in ("test", "valid", "train")]
+    where, changed = record.environment, " changed" * bool(record.environment.get("dirty"))
+    kept = {name: value for name, value in sorted(where.items()) if name not in _PER_RUN and value is not None}
+    environment = ", ".join(f"{name}={value}" for name, value in kept.items())
+    return [
+        record.spec.seed,
+        record.status.replace("_", " "),
+        *scores,
+        optional(record.measured.get("train_seconds"), seconds),
+        optional(record.measured.get("peak_bytes"), mebibytes),
+        str(record.data.get("test", {}).get("digest", "-"))[:8],
+        numbers.setdefault(environment, len(numbers) + 1),
+        str(where.get("commit") or "-")[:8] + changed,
+        str(where.get("started") or "-").replace("T", " ").replace("+00:00", " UTC"),
+        record.source or "",
+    ]
 
 
 def rows_data(
-    sets: Sequence[tuple[str, HeatMap, Runs]], pages: Mapping[str, str]
+    sets: Sequence[tuple[str, HeatMap]], pages: Mapping[str, str], numbers: dict[str, int]
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the columns and the lines of the page's table of all rows.
 
     Args:
-        sets: name, heat map and runs of each set of results.
+        sets: name and heat map of each set of results.
         pages: addresses of the site's pages, with keys ``attention/NAME`` and ``task/NAME``.
+        numbers: mapping to which the number of each environment (machine and software) is added, counted from 1.
     """
     known: dict[str, tuple[Column, set[str]]] = {}
     rows: list[Mapping[str, Any]] = []
-    for name, task, runs in ((name, task, runs) for name, found, runs in sets for task in found.columns):
+    for name, task in ((name, task) for name, found in sets for task in found.columns):
         table = task.table
         own = [column for column in columns(table) if column.text and column.shown(table) and column.name not in _ELSEWHERE]
         for column in own:
@@ -118,8 +100,8 @@ def rows_data(
                     "metric": task.metric,
                     **cells,
                     **({"published": said} if said else {}),
-                    "details": [*_details(row, table, runs), *(["published", line] for line in lines)],
-                    "runs": [runs.line(record, table) for record in runs.of(row)],
+                    "details": [*_details(row, table), *(["published", line] for line in lines)],
+                    "runs": [_run(record, table, numbers) for record in row.runs],
                     "pages": [[what, pages[entry]] for what, entry in entries if entry in pages],
                 }
             )
@@ -151,7 +133,7 @@ def _cell(column: Column, row: Row, table: Table) -> list[Any]:
     return [column.written(row, table), turned, *([tip] if tip else [])]
 
 
-def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
+def _details(row: Row, table: Table) -> list[list[str]]:
     """Return what is known about a row beyond its columns, as pairs of a name and a text."""
     derived = "" if row.training_flops_counted else " (taken as three forward passes)"
     card = row.card
@@ -167,8 +149,8 @@ def _details(row: Row, table: Table, runs: Runs) -> list[list[str]]:
         (f"FLOPs of training, per example{derived}", optional(row.training_flops_per_example, "{:,.0f}".format)),
         ("card", "; ".join(str(card[key]) for key in ("title", "paper", "equation", "time", "memory", "origin") if card.get(key))),
         ("card version", str(card["version"])),
-        ("run it again", command(runs.of(row)[0].spec, [record.spec.seed for record in runs.of(row)]) if row.files else ""),
-        ("recorded by", "; ".join(row.commands)),
+        ("run it again", command(row.runs[0].spec, [record.spec.seed for record in row.runs])),
+        ("recorded by", "; ".join(row.noted("command"))),
     ]
     return [[name, text] for name, text in told if text]
 
@@ -237,14 +219,13 @@ def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> list[list[str]]:
     """Return pairs of a name and a text about the results of the page: runs, machines, protocols, dates and commits."""
     rows = [row for table in tables for row in table.rows]
-    files = {file for row in rows for file in row.files}
-    shown = [record for record in records if writable(record.source) in files]
+    shown = [record for row in rows for record in row.runs]
     statuses = Counter(record.status.replace("_", " ") for record in shown if record.status != "done")
     started = sorted(str(record.environment["started"])[:10] for record in shown if record.environment.get("started"))
     left = len(records) - len(shown)
     runs = [str(len(shown)), *(f"{count} {status}" for status, count in statuses.items())]
     runs += [f"{left} more are not shown or were run again later"] if left else []
-    commits = sorted({commit[:8] for row in rows for commit in row.commits})
+    commits = sorted({commit[:8] for row in rows for commit in row.noted("commit")})
     return [
         ["runs", ", ".join(runs)],
         ["machines", "; ".join(sorted({machine for row in rows for machine in row.block.machines}))],
