@@ -157,11 +157,10 @@ def _rows(runs: Iterable[RunRecord]) -> dict[str, _Seeds]:
 def _settings(run: RunRecord) -> dict[str, object]:
     """Return the settings by key that all seeds of a row share, such as ``options.projected_length``."""
     spec, found = run.spec, dict[str, object]()
-    given = {
-        name: getattr(spec, name) for name in ("task", "attention", "attention_version", "implementation", "precision", "device")
-    }
-    given |= {"task_options": shared_task_options(run), "options": spec.options}
-    for name, value in (given | {"model": spec.model.to_dict(), "budget": spec.budget.to_dict()}).items():
+    given: dict[str, object] = {"task": spec.task, "task_options": shared_task_options(run)}
+    given |= {name: getattr(spec, name) for name in ("attention", "attention_version", "options", "implementation")}
+    given |= {"model": spec.model.to_dict(), "budget": spec.budget.to_dict(), "precision": spec.precision, "device": spec.device}
+    for name, value in given.items():
         found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, Mapping) else {name: value}
     return found
 
