@@ -48,7 +48,6 @@ from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.columns import COLUMNS
-from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.literature import anchor_table, render_published
@@ -214,7 +213,7 @@ def pictures() -> dict[Path, str]:
         ROOT / "results" / "profile3.svg": boards_of("profile3"),
         ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
     }
-    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of), not_causal())).rstrip() + "\n" for file, of in made.items()}
+    drawn = {file: heat_map_svg(heat_map(of, not_causal())).rstrip() + "\n" for file, of in made.items()}
     with TemporaryDirectory() as folder:
         if has_panels(figure3()):
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")

@@ -12,7 +12,6 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.separation import render_separations, separates
 from attn_zoo.records import RunRecord, Store
@@ -165,8 +164,7 @@ def _picture(parsed: argparse.Namespace) -> str:
     from attn_zoo.leaderboard.heatmap import heat_map
     from attn_zoo.registry import not_causal
 
-    made = _tables(parsed, loaded(parsed.records))
-    return heat_map_svg(heat_map(made, recorded_columns(made), not_causal())).rstrip()
+    return heat_map_svg(heat_map(_tables(parsed, loaded(parsed.records)), not_causal())).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:

@@ -27,7 +27,6 @@ from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed
 from attn_zoo.cli.words import Word, changed, locations_from, read_run_words, settings_from, spec_from, unfolded
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
-from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.overview import colours_here
@@ -360,6 +359,6 @@ def _report(settings: Settings) -> None:
         return
     made = tables(Store(settings.records).load()[0])
     picture = Path(settings.records) / PICTURE
-    picture.write_text(heat_map_svg(heat_map(made, recorded_columns(made))), encoding="utf-8")
+    picture.write_text(heat_map_svg(heat_map(made)), encoding="utf-8")
     print()
     show(f"Picture: {picture}. Verdicts, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")

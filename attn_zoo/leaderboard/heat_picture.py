@@ -16,8 +16,8 @@ _NAME, _FIGURE, _SMALL, _NOTE = 11.5, 11.0, 8.0, 10.0
 """Font sizes in pixels: of names, figures, small figures, and notes."""
 _LETTER = 0.62
 """Average width of a letter relative to the font size."""
-_ROW, _APART, _EDGE, _COST = 19.0, 9.0, 12.0, 46.0
-"""Height of a row, gap between groups, margin, and width of a cost column."""
+_ROW, _APART, _EDGE, _FLOPS = 19.0, 9.0, 12.0, 46.0
+"""Height of a row, gap between groups, margin, and width of the column of FLOPs."""
 _LONG = 44
 """Greatest number of characters of a name."""
 _FRAME, _STRIPES = "frame", "//////"
@@ -62,7 +62,7 @@ class _Drawing:
         self._spots: list[tuple[float, float]] = []
         two = len({column.direction for column in found.columns}) > 1
         self.heads = [label(c.title.removesuffix(" (causal)") if two else c.title, _LONG) for c in found.columns]
-        self.heads += [label(cost.head, _LONG) for cost in found.costs]
+        self.heads += [label(found.flops.head, _LONG)] if found.flops else []
         small = any(cell.small for line in found.lines for cell in line.cells)
         self.cell, self.figure_end = (54.0, 30.0) if small else (40.0, 34.0)
         height = self._lay_out()
@@ -82,8 +82,8 @@ class _Drawing:
         self.xs = [left]
         for one, other in pairwise(found.columns):
             self.xs.append(self.xs[-1] + self.cell + _APART * (one.direction != other.direction))
-        self.costs = [self.xs[-1] + self.cell + _APART + _COST * at for at in range(len(found.costs))]
-        self.middles = [x + self.cell / 2 for x in self.xs] + [x + _COST / 2 for x in self.costs]
+        self.flops = [self.xs[-1] + self.cell + _APART] if found.flops else []
+        self.middles = [x + self.cell / 2 for x in self.xs] + [x + _FLOPS / 2 for x in self.flops]
         slanted = [len(head) * _NAME * _LETTER * 0.71 for head in self.heads]
         self.width = max(690.0, *(x + long for x, long in zip(self.middles, slanted, strict=True))) + _EDGE
         self.top = 102 + max(slanted)
@@ -132,8 +132,8 @@ class _Drawing:
             self._text(self.xs[0] - 6, y, label(line.attention, _LONG), _NAME, ha="right", color=colour, weight=bold)
             for x, cell in zip(self.xs, line.cells, strict=True):
                 self._cell(x, y, cell)
-            for x, cost in zip(self.costs, line.costs, strict=True):
-                self._text(x + _COST - 4, y, cost or "–", _FIGURE, ha="right", color=colour if cost else MUTED)
+            for x in self.flops:
+                self._text(x + _FLOPS - 4, y, line.flops or "–", _FIGURE, ha="right", color=colour if line.flops else MUTED)
         look = {"ha": "right", "color": MUTED, "style": "italic"}
         self._text(self.xs[0] - 6, self.chance, "chance", _NAME, **look)
         for x, column in zip(self.xs, self.found.columns, strict=True):

@@ -15,7 +15,7 @@ from statistics import fmean
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.heat_costs import CostColumn
+from attn_zoo.leaderboard.heat_costs import FlopsColumn, flops_column
 from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, optional, unit, verdict_sentence
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
 from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows
@@ -99,15 +99,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of the heat map: one mechanism or control, with its cells and costs."""
+    """Line of the heat map: one mechanism or control, with its cells and FLOPs."""
 
     attention: str
     control: bool
     group: str
     """Directions in which the mechanism was run, or ``controls``. Lines of one group stand together."""
     cells: tuple[Cell, ...]
-    costs: tuple[str, ...]
-    """Costs as text, one per cost column; empty if unknown."""
+    flops: str
+    """FLOPs relative to softmax as text; empty if unknown."""
     average: Estimate | None
     """Average over tasks. None if ``averages`` has no value, or if the cells show different settings of the mechanism."""
 
@@ -118,7 +118,7 @@ class HeatMap:
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
-    costs: tuple[CostColumn, ...]
+    flops: FlopsColumn | None
     means: Averages
     several: tuple[str, ...]
     """Mechanisms that were run with several settings on a task. The setting with the best validation score is shown."""
@@ -136,7 +136,7 @@ class HeatMap:
         return f"{mechanisms} attention mechanisms on {len(self.columns)} task{'' if len(self.columns) == 1 else 's'}"
 
 
-def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_causal: Collection[str] = ()) -> HeatMap:
+def heat_map(tables: Sequence[Table], not_causal: Collection[str] = ()) -> HeatMap:
     """Return the heat map of leaderboard tables, with one line per mechanism and one column per table.
 
     The shade of a cell goes from 0 (no better than the best control) to 1 (the best score of the column). If a table has several
@@ -146,7 +146,6 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_caus
     Bidirectional columns come first, and tasks with similar shades stand side by side.
 
     Args:
-        costs: columns of costs, shown beside the scores.
         not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
     """
     columns = [
@@ -157,18 +156,18 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = (), not_caus
     order = _alike(columns, known)
     columns, known = [columns[at] for at in order], [known[at] for at in order]
     controls = {row.attention: row.control for table in tables for row in table.rows}
-    means = averages(tables)
+    means, flops = averages(tables), flops_column(tables)
     lines = []
     for name, control in controls.items():
         missing = [Cell(applicable=name not in not_causal or not column.table.task.get("causal")) for column in columns]
         cells = tuple(of_task.get(name, none) for of_task, none in zip(known, missing, strict=True))
         ran = {column.direction for column, cell in zip(columns, cells, strict=True) if cell.row}
         group = "controls" if control else " and ".join(sorted(ran))
-        lines.append(Line(name, control, group, cells, tuple(c.written(name) for c in costs), _average(cells, means)))
+        lines.append(Line(name, control, group, cells, flops.written(name) if flops else "", _average(cells, means)))
     lines.sort(key=lambda line: (line.control, -line.group.count(" "), line.group, *_place(line, columns), line.attention))
     names = grouped((row.attention, table) for table in tables for row in table.rows)
     several = tuple(line.attention for line in lines if len(names[line.attention]) > len(set(map(id, names[line.attention]))))
-    return HeatMap(tuple(columns), tuple(lines), tuple(costs), means, several)
+    return HeatMap(tuple(columns), tuple(lines), flops, means, several)
 
 
 def _cells(column: Column) -> dict[str, Cell]:
@@ -378,7 +377,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         notes.append(f"Each row has its own {', '.join(tuned)}, chosen by validation score.")
     if found.several:
         notes.append(f"Run with several options, of which the best by validation score are shown: {', '.join(found.several)}.")
-    return [*notes, *(f"{column.said}." for column in found.costs), _protocols(found)]
+    return [*notes, *([f"{found.flops.said}."] if found.flops else []), _protocols(found)]
 
 
 def _protocols(found: HeatMap) -> str:

@@ -17,7 +17,6 @@ from rich.text import Text
 from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, Cell, HeatMap, brief, footnotes, gap, heat_map, titles
 from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
@@ -41,7 +40,7 @@ def overview_text(tables: Sequence[Table], format: str, colours: str | None, by:
     """
     if format != "terminal":
         return tabulated(overview_grid(tables, by), format)
-    return heat_map_text(heat_map(tables, recorded_columns(tables)), colours)
+    return heat_map_text(heat_map(tables), colours)
 
 
 def overview_grid(tables: Sequence[Table], by: str = "score") -> Grid:
@@ -149,7 +148,7 @@ def _table(found: HeatMap, names: Sequence[Text], block: Sequence[Strip]) -> Ric
 
 
 def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -> list[Strip]:
-    """Return the columns of tasks, of the average if there is one, and of costs."""
+    """Return the columns of tasks, of the average if there is one, and of FLOPs."""
 
     def score(cell: Cell) -> Text:
         mark = "" if coloured else "*" if cell.leads else "<" if cell.shade == 0 else " "
@@ -168,8 +167,8 @@ def _strips(found: HeatMap, heads: Sequence[str], small: bool, coloured: bool) -
         share = next(column.table for column in found.columns if is_share(column.table))
         own = [None if line.average is None else line.average.mean for line in found.lines]
         made.append(("mean", [Text("-" if value is None else brief(value, share)) for value in (*own, found.means.chance)]))
-    for at, cost in enumerate(found.costs):
-        made.append((cost.cost, [*(Text(line.costs[at] or "-") for line in found.lines), Text()]))
+    if found.flops:
+        made.append(("FLOPs", [*(Text(line.flops or "-") for line in found.lines), Text()]))
     return made
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import comparable, cost_of
-from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heat_picture import draw_heat_map
 from attn_zoo.leaderboard.heatmap import heat_map, titles
 from attn_zoo.leaderboard.metrics import is_share, style, unit
@@ -85,9 +84,7 @@ def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
     if not tables:
         raise ValueError("there are no records to plot. Make some with attn-zoo run")
     folder.mkdir(parents=True, exist_ok=True)
-    files = draw_heat_map(
-        heat_map(tables, [*recorded_columns(tables), *measured_columns(tables)]), folder / "heatmap.png", folder / "heatmap.svg"
-    )
+    files = draw_heat_map(heat_map(tables), folder / "heatmap.png", folder / "heatmap.svg")
     for axis in AXES.values():
         panels = panels_of(tables, [axis])
         for first in range(0, len(panels), PANELS):

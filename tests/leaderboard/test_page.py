@@ -19,7 +19,6 @@ from synthetic import synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heat_costs import recorded_columns
 from attn_zoo.leaderboard.heatmap import SHADES, heat_map
 from attn_zoo.leaderboard.page import ResultSet, html_page
 from attn_zoo.records import Damaged, RunRecord, Store
@@ -134,10 +133,10 @@ def test_the_details_hold_all_that_is_known_of_a_row(tmp_path, plain):
 def test_the_first_table_is_the_heat_map(tmp_path, plain):
     records = stored(tmp_path, synthetic_records(mechanisms=12, tasks=8))
     made = tables(records)
-    (flops,) = recorded_columns(made)
     found = heat_map(made)
     text = html_page([ResultSet(made, records)])
     heat = set_of(text)["heat"]
+    assert found.flops is not None
     assert [column["title"] for column in heat["columns"]] == [column.title for column in found.columns]
     assert [line["attention"] for line in heat["lines"]] == [line.attention for line in found.lines]
     for drawn, line in zip(heat["lines"], found.lines, strict=True):
@@ -146,8 +145,8 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
             assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None)
             assert said.startswith(f"{line.attention} on ") or cell.row is None
             assert name == (cell.row.label if cell.row else "")
-    assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == flops.written("linformer")
-    assert heat["beside"] == ["average (%)", flops.head, "time", "memory"]
+    assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == found.flops.written("linformer")
+    assert heat["beside"] == ["average (%)", found.flops.head]
     assert f".h{len(SHADES)}{{background:{SHADES[-1]}" in text
 
 

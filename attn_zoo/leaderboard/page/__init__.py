@@ -18,7 +18,6 @@ from importlib.resources import files
 from typing import Any
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.heat_costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, HeatMap, footnotes, heat_map
 from attn_zoo.leaderboard.page.data import facts_data, heat_data, rows_data, summary
 from attn_zoo.leaderboard.plot import AXES, PANELS, panels_of, plot_svg
@@ -52,7 +51,7 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
         pages: addresses of other pages of the site, relative to this one: ``home``, ``attention/NAME`` and ``task/NAME``.
     """
     numbers: dict[str, int] = {}
-    maps = [_heat_map(each) for each in sets]
+    maps = [heat_map(each.tables, each.not_causal) for each in sets]
     columns, rows = rows_data([(each.name, found) for each, found in zip(sets, maps, strict=True)], pages or {}, numbers)
     tables = [table for each in sets for table in each.tables]
     data = {
@@ -74,10 +73,6 @@ def html_page(sets: Sequence[ResultSet], damaged: Sequence[Damaged] = (), pages:
         "data": _base64(zlib.compress(json.dumps(data, sort_keys=True, allow_nan=False).encode(), 9)),
     }
     return re.sub(r"<!-- (\w+) -->", lambda place: parts[place[1]], _asset("page.html"))
-
-
-def _heat_map(of: ResultSet) -> HeatMap:
-    return heat_map(of.tables, [*recorded_columns(of.tables), *measured_columns(of.tables)], of.not_causal)
 
 
 def _set_data(of: ResultSet, found: HeatMap) -> Mapping[str, Any]:

@@ -174,7 +174,10 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
             "control": line.control,
             "group": line.group,
             "cells": [cell(own, column) for own, column in zip(line.cells, found.columns, strict=True)],
-            "beside": [*([estimated(line.average, share)] if share and averages else []), *(cost or "-" for cost in line.costs)],
+            "beside": [
+                *([estimated(line.average, share)] if share and averages else []),
+                *([line.flops or "-"] if found.flops else []),
+            ],
         }
         for line in found.lines
     ]
@@ -182,7 +185,7 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
         "columns": [
             {"title": c.title, "direction": c.direction, "metric": c.metric, "why": c.unshaded or ""} for c in found.columns
         ],
-        "beside": [*(["average (%)"] if averages else []), *(cost.head for cost in found.costs)],
+        "beside": [*(["average (%)"] if averages else []), *([found.flops.head] if found.flops else [])],
         "chance": [c.chance for c in found.columns],
         "lines": lines,
     }
