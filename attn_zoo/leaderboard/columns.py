@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from attn_zoo.leaderboard.metrics import (
@@ -127,32 +127,6 @@ def _cost(
 
 
 _POINTS = "in percentage points if the metric is a percentage"
-_DATA = {
-    "label": "mechanism and setting, unique in the table",
-    "control": "true for a control",
-    "options": "options of the mechanism",
-    "heads": "number of heads, if it differs from the table's",
-    "by_seed": "test score by seed",
-    "valid": "validation score of the weights that were tested",
-    "parts": "test score of each part of the test",
-    "failures": "seeds without a score, with the reasons",
-    "warnings": "warnings about the row's settings, such as more FLOPs than softmax",
-    "against_best": "comparison with the best row",
-    "against_control": "comparison with the best control",
-    "unjudged": "reason why the row has no verdict",
-    "curve": "validation scores during training, with steps, seconds and FLOPs",
-    "training_flops_per_example": "FLOPs of a forward and backward pass over one example",
-    "training_flops_counted": "false if training_flops_per_example is estimated as three forward passes",
-    "mechanism_flops_4096": "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens",
-    "state_bytes": "bytes of the recurrent state of the mechanisms in all layers, without short convolutions, at the task's length",
-    "train_seconds_range": "shortest and longest training time over seeds",
-    "implementation": "implementation that ran",
-    "tuning": "search that found the settings",
-    "tuned": "settings that the search found",
-    "card": "the mechanism's card as it was recorded",
-    "files": "files of the records",
-}
-"""Fields of ``Row`` that are columns in CSV and JSON only, each with an explanation."""
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
@@ -305,7 +279,9 @@ COLUMNS: dict[str, Column] = {
             leaves=1,
             tip=lambda row, table: ", ".join(row.dominated_by),
         ),
-        *(Column(name, note=note) for name, note in _DATA.items()),
+        Column("label", note="mechanism and setting, unique in the table"),
+        *(Column(kept.name, note=kept.metadata["note"]) for kept in fields(Row) if "note" in kept.metadata),
+        Column("files", note="files of the records"),
         Column("commands", value=lambda row, table: row.noted("command"), note="commands that made the records"),
         Column("commits", value=lambda row, table: row.noted("commit"), note="commits of the code that made the records"),
         Column("study", value=lambda row, table: row.tuning and row.tuning.study, note="study that found the settings"),

@@ -156,90 +156,66 @@ STEADY = 1.5
 is usual if a run shared its processor with other work."""
 
 
+def noted(note: str, **more: Any) -> Any:
+    """Return a field of ``Row`` that is a column in CSV and JSON only, with its explanation."""
+    return field(metadata={"note": note}, **more)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """Results of one configuration on one task, over all its seeds. Numbers that were not measured are None."""
+    """Results of one configuration on one task, over all its seeds. Numbers that were not measured are None.
+
+    A field without an explanation here is a column that all formats show; ``columns.COLUMNS`` explains it.
+    """
 
     attention: str
     setting: str
     """Implementation, options and number of heads that distinguish the row from other rows of its mechanism; may be empty."""
-    options: Mapping[str, Any]
-    heads: int | None
-    """Number of heads. None if all rows of this mechanism in the table have the number that ``Table.model`` states."""
-    control: bool
     runs: tuple[RunRecord, ...] = field(repr=False)
     """Records of the row, sorted by seed."""
-    warnings: tuple[str, ...]
-    """Recorded warnings about the settings, and a warning if the mechanism costs more than softmax."""
+    control: bool = noted("true for a control")
+    options: Mapping[str, Any] = noted("options of the mechanism")
+    heads: int | None = noted("number of heads, if it differs from the table's")
+    by_seed: Mapping[int, float] = noted("test score by seed")
+    valid: Estimate | None = noted("validation score of the weights that were tested")
+    parts: Mapping[str, Estimate] = noted("test score of each part of the test")
+    failures: tuple[Failure, ...] = noted("seeds without a score, with the reasons")
+    warnings: tuple[str, ...] = noted("warnings about the row's settings, such as more FLOPs than softmax")
+    against_best: Comparison | None = noted("comparison with the best row", default=None)
+    against_control: Comparison | None = noted("comparison with the best control", default=None)
+    unjudged: str | None = noted("reason why the row has no verdict", default=None)
+    curve: tuple[Mapping[str, Any], ...] = noted("validation scores during training, with steps, seconds and FLOPs")
+    training_flops_per_example: float | None = noted("FLOPs of a forward and backward pass over one example")
+    training_flops_counted: bool = noted("false if training_flops_per_example is estimated as three forward passes")
+    mechanism_flops_4096: int | None = noted(
+        "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens"
+    )
+    state_bytes: int | None = noted(
+        "bytes of the recurrent state of the mechanisms in all layers, without short convolutions, at the task's length"
+    )
+    train_seconds_range: tuple[float, float] | None = noted("shortest and longest training time over seeds")
+    implementation: str = noted("implementation that ran")
+    tuning: Tuning | None = noted("search that found the settings")
+    tuned: Mapping[str, Any] = noted("settings that the search found")
+    card: Mapping[str, Any] = noted("the mechanism's card as it was recorded")
+    block: Block
     test: Estimate | None
     """Mean test score over the finished seeds, with its interval."""
-    by_seed: Mapping[int, float]
-    """Test score by seed."""
-    valid: Estimate | None
-    """Validation score of the weights that were tested."""
-    parts: Mapping[str, Estimate]
-    """Test score on each named part of the test split, such as a depth."""
     train_gap: Estimate | None
-    """Training score minus test score, with the same weights."""
     over_chance: Estimate | None
-    """Test score minus the chance level."""
-    curve: tuple[Mapping[str, Any], ...]
-    """Validation scores during training, averaged over the finished seeds: points of ``step``, ``seconds`` of training (median over
-    seeds), ``flops`` of training (forward and backward; None if unknown) and ``valid`` (an ``Estimate``)."""
-    failures: tuple[Failure, ...]
-    """Seeds without a test score."""
     parameters: int | None
     flops_per_example: int | None
-    """FLOPs of a forward pass."""
-    training_flops_per_example: float | None
-    """FLOPs of a forward and backward pass over one example. If the records do not count them, they are estimated as three forward
-    passes."""
-    training_flops_counted: bool
-    """True if the records count the FLOPs of training."""
-    mechanism_flops_4096: int | None
-    """Forward FLOPs at 4,096 tokens, summed over the mechanisms of all layers, without projections. None if the mechanisms do
-    not support this length, or if an older record does not count them."""
-    state_bytes: int | None
-    """Bytes of the recurrent state of all layers at the task's length. None if the task is not causal, or if the size of a
-    mechanism's state is not known."""
     examples_per_second: float | None
-    """Training speed."""
     train_seconds: float | None
-    """Time of all training steps, pretraining included; median over seeds."""
-    train_seconds_range: tuple[float, float] | None
-    """Shortest and longest training time over seeds."""
     peak_bytes: float | None
-    """Peak memory of a training step."""
-    block: Block
-    card: Mapping[str, Any]
-    """The mechanism's card as it was recorded, and its version."""
-    implementation: str
-    """Implementation that ran."""
-    tuning: Tuning | None
-    """Hyperparameter search that found the row's settings, with the number of trials recorded so far."""
-    tuned: Mapping[str, Any]
-    """Best settings that the search ``tuning`` found, by key, such as ``budget.learning_rate``."""
-    learned: Successes | None = None
-    """Number of seeds that reached the criterion, with its interval; None for runs with a fixed budget."""
-    steps_to_90: Soon | None = None
-    """Median number of steps to 90 % of the highest possible score, with its interval; None for runs with a fixed budget."""
+    learned: Successes | None
+    steps_to_90: Soon | None
     margin: Estimate | None = None
-    """Gain over the best control: test score minus that of the table's best control, with Welch's interval."""
     verdict: Verdict | None = None
     """Verdict on a mechanism; None for controls, and if there are too few seeds."""
-    against_best: Comparison | None = None
-    """Comparison with the best row; None for the best row and for rows without a verdict."""
     against_softmax: Comparison | None = None
-    """Comparison with softmax. If there are several rows of softmax, the one with the best validation score is used. None for that
-    row, and for rows without a verdict."""
-    against_control: Comparison | None = None
-    """Comparison with the best control; None for rows without a verdict."""
-    unjudged: str | None = None
-    """Reason why this mechanism has no verdict in a table that has verdicts; else None."""
     dominated_by: tuple[str, ...] = ()
-    """Labels of the rows that dominate this one; ``compare.with_fronts`` has the rule."""
     fronts: tuple[str, ...] = ()
-    """Costs (keys of ``COSTS``) for which the row is on the Pareto front."""
     unsteady: str = ""
     """Reason why the training times of the row's block cannot be compared, or empty text if they can."""
 
