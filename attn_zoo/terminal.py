@@ -35,6 +35,15 @@ def columns() -> int:
     return shutil.get_terminal_size((COLUMNS, 30)).columns
 
 
+def colours_here() -> str | None:
+    """Return the colour system of the standard output, such as ``truecolor``. Return None if the output is not a terminal, or if
+    the variable NO_COLOR disables colours."""
+    from rich.console import Console  # only on a terminal, because it takes a while
+
+    console = Console()
+    return None if console.no_color or not console.is_terminal else console.color_system
+
+
 def short(count: float, _: Any = None) -> str:
     """Return a count as text with three digits, such as ``2.39 M``. The second argument is ignored, so that matplotlib can call the
     function to format the ticks of an axis."""
@@ -42,6 +51,14 @@ def short(count: float, _: Any = None) -> str:
         if count >= 0.9995 * size:  # so that 999,600 is 1 M
             return f"{count / size:.3g} {letter}"
     return f"{count:g}"
+
+
+def byte_count(count: int) -> str:
+    """Return a number of bytes as text with three digits, such as ``64 KiB``."""
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
+    return f"{count} B"
 
 
 def fit(

@@ -16,10 +16,9 @@ from scipy.stats import permutation_test, rankdata, spearmanr
 from attn_zoo.bench.tables import binary
 from attn_zoo.leaderboard import Row, Table
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
-from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import compared, score
 from attn_zoo.leaderboard.statistics import holm
-from attn_zoo.leaderboard.table import Comparison, Outcome, shown_rows
+from attn_zoo.leaderboard.table import Comparison, Outcome, shown_rows, titles
 from attn_zoo.rows import RowName, read_rows
 from attn_zoo.terminal import table as printed
 

@@ -11,9 +11,8 @@ from tabulate import tabulate
 from attn_zoo.bench.tables import binary
 from attn_zoo.contract import AttentionCard, Cost, Geometry, length_rules
 from attn_zoo.leaderboard import Row, Table
-from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import score, unit
-from attn_zoo.leaderboard.table import shown_rows
+from attn_zoo.leaderboard.table import shown_rows, titles
 from attn_zoo.registry import attention_options, card
 
 LENGTHS = (512, 4096, 16384)

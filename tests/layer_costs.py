@@ -9,7 +9,7 @@ from committed import measured
 
 from attn_zoo.bench.measurement import Cell, Measurement
 from attn_zoo.bench.tables import machine
-from attn_zoo.leaderboard.heat_costs import LENGTH
+from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.leaderboard.plot import CostAxis
 from attn_zoo.leaderboard.table import Row
 from attn_zoo.terminal import short

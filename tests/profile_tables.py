@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from attn_zoo.leaderboard import Table
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, is_above_control
-from attn_zoo.leaderboard.heat_costs import LENGTH
+from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.leaderboard.metrics import score, written
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.leaderboard.table import Verdict

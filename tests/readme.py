@@ -49,10 +49,11 @@ from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.columns import COLUMNS
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
-from attn_zoo.leaderboard.heatmap import heat_map, titles
+from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.literature import anchor_table, render_published
 from attn_zoo.leaderboard.metrics import estimated, optional, score, verdict_cell
 from attn_zoo.leaderboard.plot import panels_of, write
+from attn_zoo.leaderboard.table import titles
 from attn_zoo.published import published_for
 from attn_zoo.records import RunRecord
 from attn_zoo.records.files import NAME, pack

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from attn_zoo.leaderboard.compare import BASELINE
-from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, Cell, HeatMap, gap, heat_map, numbered
-from attn_zoo.leaderboard.table import Table, Verdict
+from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, Cell, HeatMap, gap, heat_map
+from attn_zoo.leaderboard.table import Table, Verdict, numbered
 from attn_zoo.leaderboard.text import Grid, tabulated
 from attn_zoo.recommend.verdicts import Ability, abilities, judge
 

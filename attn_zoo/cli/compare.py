@@ -17,13 +17,12 @@ from attn_zoo.contract import AttentionCard
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.metrics import estimated, unit, verdict_sentence
-from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import exported_plugins, package_of
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import card, load_plugin
 from attn_zoo.rows import RowName, rows_of
-from attn_zoo.terminal import wrap
+from attn_zoo.terminal import colours_here, wrap
 
 FOLDER = "compare"
 """Default folder of the records. It has a subfolder for each version of the compared code."""

@@ -12,10 +12,9 @@ from pathlib import Path
 from attn_zoo.cli.parsing import check_output, quantity
 from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.separation import render_separations, separates
 from attn_zoo.records import RunRecord, Store
-from attn_zoo.terminal import WIDE
+from attn_zoo.terminal import WIDE, colours_here
 
 _FORMAT = "html is one page that needs no network, svg the heat map of mechanisms by tasks (default: terminal)"
 _PLOTS = "draw the heat map, and the scores against each cost with one curve per mechanism over its options, as PNG and SVG"

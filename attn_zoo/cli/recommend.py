@@ -10,7 +10,7 @@ from attn_zoo import reference
 from attn_zoo.cli.parsing import quantity
 from attn_zoo.cli.records_of import add_reference, loaded, records_root
 from attn_zoo.escapes import terminal_lines
-from attn_zoo.leaderboard.heat_costs import LENGTH
+from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.recommend.needs import ACCEPT, NEEDS
 
 _REQUIREMENTS = ("length", "causal", "padding", "cross", "decode", "trained", "memory", "use", "task", "attention", "all")

@@ -29,7 +29,6 @@ from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
 from attn_zoo.leaderboard.heatmap import heat_map
-from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import exported_plugins, plugin_words
 from attn_zoo.plugin_imports import apart
@@ -40,7 +39,7 @@ from attn_zoo.registry import attentions, build_task, task_card, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.weights import KeptWeights
-from attn_zoo.terminal import columns, show, wrap
+from attn_zoo.terminal import colours_here, columns, show, wrap
 
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")

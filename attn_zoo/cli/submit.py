@@ -14,14 +14,13 @@ from attn_zoo.cli.compare import place
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import render
 from attn_zoo.leaderboard.community import CODE, COMMUNITY, FILE, TEXT, Submission, folder_name, write_submission
-from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.leaderboard.refusals import Refusal, beside, is_submitted, refusals
 from attn_zoo.records import RecordError, RunRecord, Store
 from attn_zoo.records.files import NAME
 from attn_zoo.records.verify import verify
 from attn_zoo.registry import attentions, card, load_plugin
 from attn_zoo.rows import RowName
-from attn_zoo.terminal import wrap
+from attn_zoo.terminal import colours_here, wrap
 
 _WHAT_TO_DO = (
     "What to do: mend what each line names. attn-zoo compare ./mine.py, with the file of your mechanism, makes runs that can be "

@@ -18,7 +18,6 @@ from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bra
 from attn_zoo.cli.words import Word, read_run_words, settings_from
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.metrics import SHARES
-from attn_zoo.leaderboard.overview import colours_here
 from attn_zoo.plugin_files import plugin_words
 from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
@@ -28,7 +27,7 @@ from attn_zoo.registry import task_card
 from attn_zoo.rows import RowName, read_rows, split
 from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.facts import attention_facts
-from attn_zoo.terminal import show, wrap
+from attn_zoo.terminal import colours_here, show, wrap
 
 _OWN = ("trials", "seeds")
 USUAL_SEEDS = (1, 2, 3)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
-from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rank import (
     draws_by_seed,
@@ -22,6 +21,7 @@ from attn_zoo.leaderboard.rank import (
     without_trials,
 )
 from attn_zoo.leaderboard.statistics import Estimate, estimate, holm, paired_p_value
+from attn_zoo.leaderboard.table import titles
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.records import RunRecord
 from attn_zoo.records.record import COUNTED

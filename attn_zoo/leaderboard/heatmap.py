@@ -6,7 +6,7 @@ The picture, the terminal and the HTML page show the same contents and words.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,16 +15,17 @@ from statistics import fmean
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.compare import resolution
-from attn_zoo.leaderboard.heat_costs import FlopsColumn, flops_column
-from attn_zoo.leaderboard.metrics import estimated, is_share, is_significant, optional, unit, verdict_sentence
+from attn_zoo.leaderboard.metrics import brief, estimated, is_share, is_significant, optional, unit, verdict_sentence
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
-from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows
+from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows, titles
 
 # Colour-blind readers can tell these colours from white and black.
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
 """Colours of shaded cells, from light to dark: ColorBrewer's Blues."""
 DARK_FROM = 5
 """Index of the first of ``SHADES`` that needs light text, for a contrast of at least 4.5 : 1."""
+LENGTH = 4096
+"""Number of tokens at which FLOPs are shown."""
 NOT_RUN, NOT_APPLICABLE = "·", "n/a"
 """Marks of cells whose verdict is ``Verdict.NOT_RUN`` or ``Verdict.NOT_APPLICABLE``."""
 _WORDS = {"out_of_memory": "OOM", "timed_out": "time-out", "refused": NOT_APPLICABLE}
@@ -113,6 +114,25 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class FlopsColumn:
+    """Column of the heat map with the FLOPs of each mechanism alone, as a multiple of softmax's."""
+
+    said: str
+    """Description of the quantity and of the sizes at which it was counted."""
+    values: Mapping[str, float]
+    """FLOPs by mechanism, as far as they are known, as a multiple of softmax's."""
+    head: str = f"FLOPs at {LENGTH:,}"
+    """Heading of the column."""
+
+    def written(self, attention: str) -> str:
+        """Return the FLOPs of a mechanism as text. If they are not known, the text is empty."""
+        ratio = self.values.get(attention)
+        if not ratio:
+            return "" if ratio is None else "0"
+        return f"{ratio:.3f}×" if ratio < 0.01 else f"{ratio:.2g}×" if ratio < 10 else f"{ratio:,.0f}×"
+
+
+@dataclass(frozen=True, slots=True)
 class HeatMap:
     """Heat map of test scores. Its lines are mechanisms, followed by controls; its columns are tasks."""
 
@@ -170,6 +190,31 @@ def heat_map(tables: Sequence[Table], not_causal: Collection[str] = ()) -> HeatM
     return HeatMap(tuple(columns), tuple(lines), flops, means, several)
 
 
+def flops_column(tables: Sequence[Table]) -> FlopsColumn | None:
+    """Return the column of FLOPs at 4,096 tokens, or None if the FLOPs of softmax are unknown.
+
+    If a mechanism was run in both directions, the FLOPs are those of its bidirectional form. If they differ between tasks, the
+    largest multiple is shown.
+    """
+    alone: dict[str, dict[bool, set[float]]] = defaultdict(lambda: defaultdict(set))
+    for table in tables:
+        rows = shown_rows(table)
+        whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
+        for name, row in rows.items():
+            count = row.mechanism_flops_4096
+            if whole and (count or (count == 0 and row.control)):  # 0 means unknown, except for controls
+                alone[name][bool(table.task.get("causal"))].add(count / whole)
+    if not alone:
+        return None
+    heads = " or ".join(map(str, sorted({table.model["dim"] // table.model["heads"] for table in tables})))
+    said = f"FLOPs: forward pass of the mechanism alone at {LENGTH:,} tokens, heads of width {heads}, relative to softmax"
+    if any(len(of) > 1 and of[False] != of[True] for of in alone.values()):
+        said += "; for mechanisms run in both directions, of the bidirectional form"
+    shown = {name: of.get(False) or of[True] for name, of in alone.items()}
+    said += "; if tasks differ, the largest" if any(len(shares) > 1 for shares in shown.values()) else ""
+    return FlopsColumn(said, {name: max(shares) for name, shares in shown.items()})
+
+
 def _cells(column: Column) -> dict[str, Cell]:
     """Return the cells of a column by mechanism.
 
@@ -218,38 +263,6 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     return None
 
 
-def titles(tables: Sequence[Table]) -> list[str]:
-    """Return a unique title for each table: the title of its task. Equal titles are followed by the settings in which the tables
-    differ or, if needed, by a number."""
-    names = [str(table.task["title"]) for table in tables]
-    for words in (
-        ["causal" * bool(table.task.get("causal")) for table in tables],
-        ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
-        ["output gate" * (table.model.get("output_gate", "none") != "none") for table in tables],
-        ["shared keys and values" * bool(table.model.get("key_value_heads")) for table in tables],
-        ["latent keys and values" * bool(table.model.get("latent_dim")) for table in tables],
-        [_rate(table.budget.get("learning_rate")) for table in tables],
-    ):
-        names = distinct(names, words)
-    return numbered(names)
-
-
-def _rate(rate: object) -> str:
-    return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
-
-
-def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return ``names``. If equal names have different words (``words`` has one per name), each name is followed by its word in
-    parentheses, unless the word is empty."""
-    known = grouped(zip(names, words, strict=True))
-    return [f"{name} ({word})" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
-
-
-def numbered(names: Sequence[str]) -> list[str]:
-    """Return ``names``, with ``#`` and a number after each name that occurs several times."""
-    return [name if names.count(name) == 1 else f"{name} #{names[: at + 1].count(name)}" for at, name in enumerate(names)]
-
-
 def _alike(columns: Sequence[Column], known: Sequence[Mapping[str, Cell]]) -> list[int]:
     """Return the order of columns: bidirectional before causal. In each group, the most similar remaining column follows."""
 
@@ -281,15 +294,6 @@ def _place(line: Line, columns: Sequence[Column]) -> tuple[float, float]:
     shaded = [cell.shade or 0.0 for cell, column in ran if column.unshaded is None]
     places = [column.table.rows.index(cell.row) / len(column.table.rows) for cell, column in ran if cell.row]
     return -round(fmean(shaded or [0.0]), 9), fmean(places)
-
-
-def brief(value: float, table: Table) -> str:
-    """Return a score as short text."""
-    if is_share(table):
-        return f"{100 * value:.1f}"
-    if is_significant(table.task["metric"]):
-        return f"{value:.2g}"
-    return f"{value:.{max(0, min(1, 3 - len(f'{abs(value):.0f}')))}f}"
 
 
 def _beside(row: Row, table: Table) -> str:

@@ -63,6 +63,15 @@ def figure(value: float, table: Table, sign: str = "") -> str:
     return Estimate(value, None, 1).written(form, scale, sign)
 
 
+def brief(value: float, table: Table) -> str:
+    """Return a score as short text without its unit, such as ``97.5`` (per cent) or ``0.0021``."""
+    if is_share(table):
+        return f"{100 * value:.1f}"
+    if is_significant(table.task["metric"]):
+        return f"{value:.2g}"
+    return f"{value:.{max(0, min(1, 3 - len(f'{abs(value):.0f}')))}f}"
+
+
 def unit(table: Table, written: str = " (%)") -> str:
     """Return the unit of a table's scores: the text ``written`` if the scores are shown in per cent, else empty text."""
     return written if is_share(table) else ""

@@ -17,10 +17,10 @@ from rich.text import Text
 from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, Cell, HeatMap, brief, footnotes, gap, heat_map, titles
-from attn_zoo.leaderboard.metrics import estimated, figure, is_share, score, unit
+from attn_zoo.leaderboard.heatmap import DARK_FROM, SHADES, Cell, HeatMap, footnotes, gap, heat_map
+from attn_zoo.leaderboard.metrics import brief, estimated, figure, is_share, score, unit
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.table import Row, Table, titles
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.terminal import COLUMNS, columns
 
@@ -86,13 +86,6 @@ def _order(tables: Sequence[Table], rows: Mapping[str, Row], means: Mapping[str,
         return rows[label].control, -mean, sum(places[label]) / len(places[label]), label
 
     return sorted(rows, key=key)
-
-
-def colours_here() -> str | None:
-    """Return the colour system of the standard output, such as ``truecolor``. Return None if the output is not a terminal, or if
-    the variable NO_COLOR disables colours."""
-    console = Console()
-    return None if console.no_color or not console.is_terminal else console.color_system
 
 
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:

@@ -14,10 +14,10 @@ from attn_zoo.escapes import label, terminal
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import comparable, cost_of
 from attn_zoo.leaderboard.heat_picture import draw_heat_map
-from attn_zoo.leaderboard.heatmap import heat_map, titles
+from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.metrics import is_share, style, unit
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
-from attn_zoo.leaderboard.table import COUNTED, Row, Table
+from attn_zoo.leaderboard.table import COUNTED, Row, Table, titles
 from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, plain, save, settings, svg_text, with_dark_colours
 from attn_zoo.records.record import bounds
 from attn_zoo.terminal import short

@@ -9,10 +9,9 @@ from itertools import combinations
 from attn_zoo.checks import check_text
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, apart, compare, difference, fit_to_compare, resolution, standing
-from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Row, Table
+from attn_zoo.leaderboard.table import Row, Table, titles
 from attn_zoo.leaderboard.text import COLUMNS_PAGE, Grid, lines, tabulated
 from attn_zoo.terminal import FORMATS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -339,3 +339,35 @@ def shown_rows(table: Table) -> dict[str, Row]:
     """Return for each mechanism its row with the best validation score (see ``best_on_validation``)."""
     by_attention = grouped((row.attention, row) for row in sorted(table.rows, key=lambda row: row.label))
     return {name: best for name, rows in by_attention.items() if (best := best_on_validation(rows, table.sign))}
+
+
+def titles(tables: Sequence[Table]) -> list[str]:
+    """Return a unique title for each table: the title of its task. Equal titles are followed by the settings in which the tables
+    differ or, if needed, by a number."""
+    names = [str(table.task["title"]) for table in tables]
+    for words in (
+        ["causal" * bool(table.task.get("causal")) for table in tables],
+        ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
+        ["output gate" * (table.model.get("output_gate", "none") != "none") for table in tables],
+        ["shared keys and values" * bool(table.model.get("key_value_heads")) for table in tables],
+        ["latent keys and values" * bool(table.model.get("latent_dim")) for table in tables],
+        [_rate(table.budget.get("learning_rate")) for table in tables],
+    ):
+        names = distinct(names, words)
+    return numbered(names)
+
+
+def _rate(rate: object) -> str:
+    return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
+
+
+def distinct(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return ``names``. If equal names have different words (``words`` has one per name), each name is followed by its word in
+    parentheses, unless the word is empty."""
+    known = grouped(zip(names, words, strict=True))
+    return [f"{name} ({word})" if word and len(set(known[name])) > 1 else name for name, word in zip(names, words, strict=True)]
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return ``names``, with ``#`` and a number after each name that occurs several times."""
+    return [name if names.count(name) == 1 else f"{name} #{names[: at + 1].count(name)}" for at, name in enumerate(names)]

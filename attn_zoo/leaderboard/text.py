@@ -15,10 +15,9 @@ from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.columns import COLUMNS, columns
 from attn_zoo.leaderboard.compare import ORDERS, ordered
 from attn_zoo.leaderboard.data import as_csv, as_json
-from attn_zoo.leaderboard.heatmap import titles
 from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.rank import tables
-from attn_zoo.leaderboard.table import COSTS, Row, Table, Verdict
+from attn_zoo.leaderboard.table import COSTS, Row, Table, Verdict, titles
 from attn_zoo.records import Store
 from attn_zoo.terminal import fit, wrap
 
@@ -135,13 +134,15 @@ def render(
     Raises:
         ValueError: the format is unknown.
     """
-    from attn_zoo.leaderboard import overview as overviews  # imports this module
-
     check_text("format", format, FORMATS)
     if format in ("csv", "json"):
         return as_csv(tables) if format == "csv" else as_json(tables)
     many = format == "terminal" and len(tables) > MOST_TASKS and not (overview or any(table.at for table in tables))
-    parts = [overviews.overview_text(tables, format, colours, by)] if overview or len(tables) > 1 else []
+    parts = []
+    if overview or len(tables) > 1:
+        from attn_zoo.leaderboard.overview import overview_text  # imports this module
+
+        parts.append(overview_text(tables, format, colours, by))
     names = titles(tables) if len(tables) > 1 else [None]
     for table, name in () if overview or many else zip(tables, names, strict=True):
         parts += [tabulated(grid(table, view, by, name), format, wide) for view in _VIEWS]

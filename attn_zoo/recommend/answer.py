@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED
-from attn_zoo.leaderboard.heat_costs import LENGTH
+from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.recommend.candidates import Candidate, Requirements, candidates
 from attn_zoo.recommend.needs import ACCEPT, NEEDS, Need

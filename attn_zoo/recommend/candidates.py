@@ -13,11 +13,11 @@ from attn_zoo.contract import Cost, Geometry, UnknownNameError, choose_implement
 from attn_zoo.count import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.leaderboard.compare import BASELINE
-from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.recommend.needs import ACCEPT, NEEDS
 from attn_zoo.recommend.verdicts import Judgement
 from attn_zoo.registry import attention_options, attentions, card
 from attn_zoo.rows import RowName
+from attn_zoo.terminal import byte_count
 
 CUDA_DTYPE = torch.bfloat16
 """Data type for which ``auto`` chooses an implementation on CUDA."""

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import BASELINE
-from attn_zoo.leaderboard.heat_costs import byte_count
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.recommend.answer import Answer
@@ -17,7 +16,7 @@ from attn_zoo.recommend.needs import ACCEPT
 from attn_zoo.recommend.verdicts import Judged
 from attn_zoo.registry import card
 from attn_zoo.terminal import COLUMNS as WIDTH
-from attn_zoo.terminal import fit, paragraph, shell, short
+from attn_zoo.terminal import byte_count, fit, paragraph, shell, short
 
 NO_EVIDENCE = "no evidence yet"
 FAR = 4

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attn_zoo.leaderboard.compare import BASELINE, difference, is_above_control, resolution
-from attn_zoo.leaderboard.heatmap import distinct, numbered, unshaded
+from attn_zoo.leaderboard.heatmap import unshaded
 from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.table import Outcome, Row, Table, shown_rows
+from attn_zoo.leaderboard.table import Outcome, Row, Table, distinct, numbered, shown_rows
 from attn_zoo.recommend.needs import ACCEPT
 
 Judged = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import BASELINE
-from attn_zoo.leaderboard.heat_costs import LENGTH, byte_count
+from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.leaderboard.metrics import estimated, score, unit
 from attn_zoo.recommend.candidates import percentage
 from attn_zoo.recommend.verdicts import Ability, Judged, Judgement, judge, recorded_shares
+from attn_zoo.terminal import byte_count
 
 _CLAUSES: Mapping[Judged, str] = {
     "better": "It is better than softmax on",

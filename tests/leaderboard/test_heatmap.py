@@ -16,9 +16,8 @@ from synthetic import TASKS, synthetic_records
 
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.heat_costs import flops_column
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
-from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, gap, heat_map
+from attn_zoo.leaderboard.heatmap import NOT_APPLICABLE, NOT_RUN, HeatMap, flops_column, gap, heat_map
 from attn_zoo.leaderboard.overview import heat_map_text
 from attn_zoo.records import RunRecord
 from attn_zoo.terminal import COLUMNS
