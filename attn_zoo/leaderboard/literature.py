@@ -47,39 +47,35 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Literature:
-    """Recorded table together with the published scores for its task."""
+class Published:
+    """Published scores of one source for one row of a recorded table."""
 
-    table: Table
-    rows: Mapping[str, Row]
-    """Rows with a published score, by label."""
-    figures: Mapping[str, Mapping[Source, Sequence[Figure]]]
-    """Published scores by label of the row and source. A source that varies an option has several."""
-    differences: Mapping[str, Mapping[Source, Sequence[Difference]]]
-    """Settings in which each source differs, by label of the row and source."""
+    row: Row
+    source: Source
+    figures: Sequence[Figure]
+    """Published scores. A source that varies an option has several."""
+    differences: tuple[Difference, ...]
+    """Settings in which the source differs from the row."""
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Sources of the published scores."""
-        return tuple(dict.fromkeys(source for of_row in self.figures.values() for source in of_row))
+    def __str__(self) -> str:
+        said = "; ".join(phrases(self.differences))
+        return f"{self.source.title}: {printed(self.figures)} ({self.source.cite}); {said}"
 
 
-def literature(table: Table, attention: str | None = None) -> Literature | None:
-    """Return the scores of a table together with the published scores for its task, or None if there are no published scores.
+def literature(table: Table, attention: str | None = None) -> list[Published]:
+    """Return the published scores for the task of a table, by row and source.
 
     Args:
         attention: mechanism whose rows are compared; None for all rows.
     """
-    found, differences = {}, {}
-    rows = {row.label: row for row in table.rows if attention in (None, row.attention)}
-    for label, row in rows.items():
-        if known := published_for(table.task["name"], row.attention):
-            ours, found[label] = facts(table, row), grouped((figure.source, figure) for figure in known)
-            differences[label] = {
-                source: tuple(dict.fromkeys(each for figure in members for each in protocol_difference(figure, ours)))
-                for source, members in found[label].items()
-            }
-    return Literature(table, {label: rows[label] for label in found}, found, differences) if found else None
+    made = []
+    for row in (row for row in table.rows if attention in (None, row.attention)):
+        known = published_for(table.task["name"], row.attention)
+        for source, members in grouped((figure.source, figure) for figure in known).items():
+            ours = facts(table, row)
+            differences = dict.fromkeys(each for figure in members for each in protocol_difference(figure, ours))
+            made.append(Published(row, source, members, tuple(differences)))
+    return made
 
 
 def facts(table: Table, row: Row) -> dict[str, Any]:
@@ -150,14 +146,6 @@ def printed(found: Sequence[Figure]) -> str:
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 
 
-def difference_lines(compared: Literature, label: str) -> list[str]:
-    """Return one line per source, with its published scores for a row and how its settings differ from ours."""
-    return [
-        f"{source.title}: {printed(found)} ({source.cite}); {'; '.join(phrases(compared.differences[label][source]))}"
-        for source, found in compared.figures[label].items()
-    ]
-
-
 def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
     """Return recorded scores beside the published scores of each source, as text.
 
@@ -172,65 +160,60 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
         ValueError: there is no such format.
     """
     check_text("format with --published", format, FORMATS)
-    found = [compared for table in tables if (compared := literature(table, attention))]
+    found = [(table, known) for table in tables if (known := literature(table, attention))]
     if not found:
         there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
         return f"No published scores are known for these tables; there are published scores for {', '.join(there)}."
-    grids = [*(grid for compared in found for grid in _of_task(compared)), _sources(found)]
+    grids = [*(grid for table, known in found for grid in _of_task(table, known)), _sources(found)]
     return "\n\n".join(tabulated(grid, format) for grid in grids)
 
 
-def _of_task(compared: Literature) -> Iterator[Grid]:
+def _of_task(table: Table, known: Sequence[Published]) -> Iterator[Grid]:
     """Yield the scores of one task, and the settings that differ."""
-    task, sources = compared.table.task, compared.sources
-    body = []
-    for label, row in compared.rows.items():
-        own, values = compared.figures[label], [f.value for found in compared.figures[label].values() for f in found]
-        ours = (
-            "-"
-            if row.test is None
-            else f"{row.test.written(*style(task['metric']))} ({row.test.count} seed{'s' * (row.test.count > 1)})"
-        )
+    task, sources, body = table.task, dict.fromkeys(each.source for each in known), []
+    for row in table.rows:
+        if not (own := {each.source: each.figures for each in known if each.row is row}):
+            continue
+        values, ours = [figure.value for members in own.values() for figure in members], "-"
+        if row.test is not None:
+            ours = f"{row.test.written(*style(task['metric']))} ({row.test.count} seed{'s' * (row.test.count > 1)})"
         theirs = [printed(own[source]) if source in own else "-" for source in sources]
-        body.append([label, ours, *theirs, f"{max(values) - min(values):.1f}" if len(own) > 1 else "-"])
+        body.append([row.label, ours, *theirs, f"{max(values) - min(values):.1f}" if len(own) > 1 else "-"])
     head = ["attention", f"ours, {task['metric']} (%)", *(f"{s.title} {s.year}" for s in sources), "spread of sources"]
     yield Grid(f"{task['title']}: ours beside the literature (accuracy in %, as printed)", head, body)
-    if settings := _settings(compared):
+    if settings := _settings(known, list(sources)):
         yield Grid(f"{task['title']}: settings", ["setting", "ours", *(source.title for source in sources)], settings)
 
 
-def _settings(compared: Literature) -> list[list[str]]:
+def _settings(known: Sequence[Published], sources: Sequence[Source]) -> list[list[str]]:
     """Return a line for each setting in which a source differs: first the differences from all rows, then those from one row."""
-    of_all = {
-        source: set.intersection(*(set(own[source]) for own in compared.differences.values() if source in own))
-        for source in compared.sources
-    }
+    of_all = {source: set.intersection(*(set(each.differences) for each in known if each.source == source)) for source in sources}
+    several = len({each.row.label for each in known}) > 1
     cells: dict[tuple[str, str], dict[Source, list[str]]] = {}
     for shared in (True, False):
-        for label, by_source in compared.differences.items():
-            for source, each in ((source, each) for source, found in by_source.items() for each in found):
-                if (each in of_all[source]) == shared:
-                    name = each.setting if shared or len(compared.rows) == 1 else f"{each.setting} of {label}"
-                    told = cells.setdefault((name, each.here), {}).setdefault(source, [])
-                    told += [there] if (there := each.there or "not given") not in told else []
-    return [
-        [*setting, *(" and ".join(found.get(source, ["same"])) for source in compared.sources)] for setting, found in cells.items()
-    ]
+        for row, source, each in ((one.row, one.source, each) for one in known for each in one.differences):
+            if (each in of_all[source]) == shared:
+                name = f"{each.setting} of {row.label}" if several and not shared else each.setting
+                told = cells.setdefault((name, each.here), {}).setdefault(source, [])
+                told += [there] if (there := each.there or "not given") not in told else []
+    return [[*setting, *(" and ".join(found.get(source, ["same"])) for source in sources)] for setting, found in cells.items()]
 
 
-def _sources(found: Sequence[Literature]) -> Grid:
+def _sources(found: Sequence[tuple[Table, Sequence[Published]]]) -> Grid:
     """Return a table of the sources of all tasks, with their known flaws and notes."""
     body = []
-    for source in dict.fromkeys(source for compared in found for source in compared.sources):
-        mine = [compared for compared in found if source in compared.sources]
-        flaws: dict[str, list[str]] = {}
-        for compared in mine:
-            members = [figure for own in compared.figures.values() for figure in own.get(source, ())]
-            for flaw in dict.fromkeys([*(f for m in members for f in m.protocol.flaws), *(n for m in members for n in m.notes)]):
-                flaws.setdefault(flaw, []).append(compared.table.task["title"])
-        told = [flaw if len(tasks) == len(mine) else f"{', '.join(tasks)}: {flaw}" for flaw, tasks in flaws.items()]
+    for source in dict.fromkeys(each.source for _, known in found for each in known):
+        titles, flaws = [], dict[str, list[str]]()
+        for table, known in found:
+            if members := [figure for each in known if each.source == source for figure in each.figures]:
+                titles.append(table.task["title"])
+                for flaw in dict.fromkeys(
+                    [*(f for m in members for f in m.protocol.flaws), *(n for m in members for n in m.notes)]
+                ):
+                    flaws.setdefault(flaw, []).append(table.task["title"])
+        named = [flaw if len(tasks) == len(titles) else f"{', '.join(tasks)}: {flaw}" for flaw, tasks in flaws.items()]
         seeds = "not stated" if source.seeds is None else str(source.seeds)
-        body.append([source.title, source.cite, source.hardware, seeds, "; ".join([*source.flaws, *told])])
+        body.append([source.title, source.cite, source.hardware, seeds, "; ".join([*source.flaws, *named])])
     return Grid("Sources", ["source", "publication", "hardware", "seeds", "known flaws and notes"], body)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.leaderboard.columns import Column, columns
 from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, gap
 from attn_zoo.leaderboard.heatmap import Column as HeatColumn
-from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, difference_lines, literature, printed
+from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, literature, printed
 from attn_zoo.leaderboard.metrics import (
     beyond_sizes,
     estimated,
@@ -76,14 +76,13 @@ def rows_data(
         own = [column for column in columns(table) if column.text and column.shown(table) and column.name not in _ELSEWHERE]
         for column in own:
             known.setdefault(column.name, (column, set()))[1].add(column.head(table))
-        compared = literature(table)
+        published = literature(table)
         for row in table.rows:
             cells = {column.name: _cell(column, row, table) for column in own}
-            said, lines = None, list[str]()
-            if compared and row.label in compared.rows:
-                figures = [figure for of_source in compared.figures[row.label].values() for figure in of_source]
+            theirs = [each for each in published if each.row is row]
+            said, lines = None, list(map(str, theirs))
+            if figures := [figure for each in theirs for figure in each.figures]:
                 said = [printed(figures), max(figure.value for figure in figures)]
-                lines = difference_lines(compared, row.label)
             if beside := anchor_beside(row.attention, table.task):
                 lines.append(anchor_line(beside))
                 if beside.figure and not said:
