@@ -117,8 +117,8 @@ def _curves(row: Row, spending: Spent) -> list[list[Point]]:
     found = []
     for run in row.runs:
         if run.spec.seed in row.by_seed:
-            points = [(spending(row, run, point), point.get("valid")) for point in run.curve]
-            found.append([(cost, score) for cost, score in points if cost is not None and score is not None])
+            points = [(spending(row, run, point), point["valid"]) for point in run.validations]
+            found.append([(cost, score) for cost, score in points if cost is not None])
     return found
 
 

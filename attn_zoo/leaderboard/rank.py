@@ -318,8 +318,8 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Map
     validations = grouped(
         (point["step"], (point["train_seconds"] + run.measured.get("pretrain_seconds", 0.0), point["valid"]))
         for run in done
-        for point in run.curve
-        if point.get("valid") is not None and point.get("train_seconds") is not None
+        for point in run.validations
+        if point.get("train_seconds") is not None
     )
     points = []
     for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):

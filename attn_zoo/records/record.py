@@ -171,6 +171,11 @@ class RunRecord:
         """Training steps until the validation score first reached 90 % of the highest possible score, or None if it did not."""
         return (self.reached.get("90") or {}).get("steps")
 
+    @property
+    def validations(self) -> list[Mapping[str, float]]:
+        """Points of the curve whose validation score is finite."""
+        return [point for point in self.curve if point.get("valid") is not None and math.isfinite(point["valid"])]
+
     def score(self, name: str) -> float | None:
         """Return a score, or None if it is missing or not finite."""
         found = self.scores.get(name)

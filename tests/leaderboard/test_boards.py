@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -199,3 +200,11 @@ def test_the_time_of_a_run_that_was_paused_is_no_cost():
     assert "time" not in table.boards, "what seed 2 reached within a time is not known"
     (short,) = tables([timed(1, 9.0, step=0.01)])
     assert short.rows[0].train_seconds == 9.0, "a first step may take seconds"
+
+
+def test_a_validation_score_that_is_not_finite_is_left_out():
+    points = [
+        {"step": step, "train_seconds": 1.0, "train_loss": 0.5, "valid": valid} for step, valid in ((10, math.nan), (20, 0.5))
+    ]
+    ((row,),) = [table.rows for table in tables([make_record(curve=tuple(points))])]
+    assert [point["step"] for point in row.curve] == [20]
