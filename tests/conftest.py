@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts backgrou
 import pytest
 import torch
 from extras import of_absent
-from tiers import COLLECTED, EXHAUSTIVE, NAMED, PLAIN, TIERS, in_halves, selected, tier_of, tier_of_path
+from tiers import COLLECTED, EXHAUSTIVE, NAMED, PLAIN, TIERS, in_halves, leave_out, selected, tier_of, tier_of_path
 
 from attn_zoo import deaths, registry
 
@@ -108,6 +108,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not collect folders and files whose tests are all in a tier that is not selected; their imports take seconds."""
     tier = tier_of_path(collection_path)
     return True if tier is not None and not selected(tier, config.option.level) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make no tests of cases of the kit that do not run, which are more than half of all tests."""
+    leave_out(metafunc, metafunc.config.option.level)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers

@@ -22,16 +22,14 @@ from mutants.tasks import MUTANTS, TESTING
 
 from attn_zoo import build_task, task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
+from attn_zoo.conformance.pytest_support import parametrize_with_checks
 
 TELLS, ORDER = "no_shortcut_tells_the_label", "order_tells_nothing"
 
 
-@pytest.mark.parametrize("case", [case for name in task_names() for case in task_checks(name)], ids=lambda case: case.id)
-def test_registered_task_conforms(case):
-    try:
-        case()
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+@parametrize_with_checks(task_names())
+def test_registered_task_conforms(check):
+    check()
 
 
 def test_every_check_has_a_mutant():

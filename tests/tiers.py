@@ -118,24 +118,24 @@ def tier_of_path(path: Path) -> str | None:
     return next((tier for place, tier in PLACES.items() if inside == place or inside.startswith(f"{place}/")), None)
 
 
-def place_of(item: pytest.Item) -> str | None:
+def place_of(path: Path, name: str) -> str | None:
     """Tier of a test by its folder or file, or as a case of the kit; None if it has none."""
-    kit = item.path.parent == TESTS and item.path.name in KIT
-    if kit and "[" in item.name.partition("[")[2]:
-        subject, _, check = item.name.removesuffix("]").rpartition("-")
-        name = item.name.partition("[")[2].partition("[")[0]
-        if "[default]" not in item.name:
-            return tier_of_variant(name, subject.rpartition("-")[2], check, item.path.name == KIT[1])
-        if check == DEFINITION and name in LOOPS:
+    kit = path.parent == TESTS and path.name in KIT
+    if kit and "[" in name.partition("[")[2]:
+        subject, _, check = name.removesuffix("]").rpartition("-")
+        entry = name.partition("[")[2].partition("[")[0]
+        if "[default]" not in name:
+            return tier_of_variant(entry, subject.rpartition("-")[2], check, path.name == KIT[1])
+        if check == DEFINITION and entry in LOOPS:
             return "variants"
         if subject.rpartition("-")[2] == INTERPRETED and check not in CORE:
             return EXHAUSTIVE
         if check in CHECKS:
             return CHECKS[check]
-        if item.name.startswith("test_registered_task_conforms["):
-            return "data" if reads_published_data(item.name.split("[")[1]) else None
+        if name.startswith("test_registered_task_conforms["):
+            return "data" if reads_published_data(name.split("[")[1]) else None
         return IMPLEMENTATIONS.get(subject.rpartition("-")[2])
-    return tier_of_path(item.path)
+    return tier_of_path(path)
 
 
 def tier_of_variant(name: str, implementation: str, check: str, is_task: bool) -> str:
@@ -178,7 +178,17 @@ def tier_of(item: pytest.Item) -> str:
         return EXHAUSTIVE
     if len(named) > 1:
         raise pytest.UsageError(f"{item.nodeid}: a test is in one tier; got {', '.join(sorted(named))}")
-    return next(iter(named), None) or place_of(item) or PLAIN
+    return next(iter(named), None) or place_of(item.path, item.name) or PLAIN
+
+
+def leave_out(test: pytest.Metafunc, level: str) -> None:
+    """Leave out cases of the kit that a level does not run, before pytest makes a test of each and deselects it."""
+    path, marks = test.definition.path, test.definition.own_markers
+    for at, mark in enumerate(marks):
+        if path.parent == TESTS and path.name in KIT and mark.name == "parametrize" and mark.args[0] == "check":
+            places = {case.id: place_of(path, f"{test.definition.name}[{case.id}]") or PLAIN for case in mark.args[1]}
+            kept = [case for case in mark.args[1] if selected(places[case.id], level)]
+            marks[at] = pytest.mark.parametrize("check", kept).mark
 
 
 def in_halves(paths: Sequence[Path], tiers: Sequence[str]) -> list[int]:
