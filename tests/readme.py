@@ -61,57 +61,13 @@ from attn_zoo.registry import not_causal, task_card
 from attn_zoo.transplant.table import classification_table, transplant_table
 
 README = ROOT / "README.md"
-PAGES = {
-    README: ("finding", "choice", "regime", "quickstart"),
-    ROOT / "docs" / "reference" / "mechanisms.md": ("zoo",),
-    ROOT / "docs" / "reference" / "tasks.md": ("tasks",),
-    ROOT / "results" / "README.md": (
-        "quickstart_tasks",
-        "family",
-        "error",
-        "error_random",
-        "linformer_table3",
-        "spectrum",
-        "lra_cpu_tasks",
-        "lra_two_hours",
-        "published",
-        "tasks_cpu",
-        "growth",
-        "launches",
-        "peers",
-        "peers_recurrences",
-        "crossover",
-        "aa_test",
-        "models",
-    ),
-    ROOT / "docs" / "reports" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "reports" / "linformer.md": (
-        *("projections", "figure3_pilot", "figure3", "table2", "table2_sharing", "table2_longer", "k_or_share"),
-        *("table2_pretrained", "table2_published", "late", "rates", "starts", "starts_until_learned", "limits"),
-    ),
-    ROOT / "docs" / "reports" / "linformers-heirs.md": ("heirs_compression", "heirs_cost", "heirs_profile"),
-    ROOT / "docs" / "reports" / "length-and-state.md": ("capacity", "length", "length_beyond", "size", "hybrids"),
-    ROOT / "docs" / "explanation" / "profile.md": (
-        "learned",
-        "criterion",
-        "repeated",
-        "searched",
-        "anchors",
-        "language",
-        "separation",
-    ),
-    ROOT / "docs" / "reports" / "ablations.md": (
-        "left",
-        "settings",
-        "bare",
-        "photographs",
-        "equal_time",
-        "half_hour",
-    ),
-    ROOT / "docs" / "reference" / "columns.md": ("columns",),
-    ROOT / "docs" / "how-to" / "choose.md": ("uses", "matrix", "trust"),
-}
-"""Files with generated tables, and the names of the tables of each."""
+PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+"""Place of a generated table on a page: a marker with the name of the table, the table, and the end."""
+WRITTEN = [
+    page for folder in ("explanation", "how-to", "reference", "reports") for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+]
+PAGES = [page for page in (README, ROOT / "results" / "README.md", *WRITTEN) if PLACE.search(page.read_text(encoding="utf-8"))]
+"""Pages with generated tables."""
 NAMED_PAGE = re.compile(r"\b([Cc]olumns(?: and \w+)?|Method): (docs/[\w/.#-]+\w)")
 """Reference to a page in a generated note: its words and its path."""
 CURVES = ROOT / "results" / "curves.svg"
@@ -192,14 +148,12 @@ def tables() -> dict[str, str]:
 
 def renewed(page: Path, text: str) -> str:
     """Text of a page with every generated table up to date."""
-    made = tables()
-    for name in PAGES[page]:
-        place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
-        if place is None:
-            raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
-        table = linked(made[name].strip(), page.parent)
-        text = text[: place.start(1)] + (f"\n{table}\n\n" if table else "") + text[place.end(1) :]
-    return text
+
+    def up_to_date(place: re.Match[str]) -> str:
+        table = linked(tables()[place[2]].strip(), page.parent)
+        return place[1] + (f"\n{table}\n\n" if table else "") + place[3]
+
+    return PLACE.sub(up_to_date, text)
 
 
 def linked(text: str, folder: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from committed import ROOT, records_in
-from readme import PAGES, README, pictures, renewed
+from readme import PAGES, PLACE, README, pictures, renewed, tables
 from shown_commands import WRITTEN
 
 from attn_zoo import registry
@@ -33,6 +33,10 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
 def test_tables_are_what_the_committed_results_print(page):
     text = page.read_text(encoding="utf-8")
     assert renewed(page, text) == text, "tables are stale; run: python tests/readme.py"
+
+
+def test_every_table_has_one_place():
+    assert sorted(place[2] for page in PAGES for place in PLACE.finditer(page.read_text(encoding="utf-8"))) == sorted(tables())
 
 
 def test_the_quickstart_table_is_whole():
