@@ -33,21 +33,25 @@ def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
     built, (query, key, value) = build(41, causal=causal), draw(keys)
     valid = validity(keys) if padded else None
     out, n, c = torch.zeros_like(query), key.shape[2], built.block
-    for b, h, i in product(range(query.shape[0]), range(query.shape[1]), range(n)):
-        real = [j for j in range(n) if valid is None or bool(valid[b, j])]
-        rows, values = [], []
-        for first in range(0, n, c):
-            inside = [j for j in real if first <= j < first + c]
-            if first <= i < first + c:
-                seen = [j for j in inside if j <= i or not built.geometry.causal]
-                rows += [key[b, h, j] for j in seen]
-                values += [value[b, h, j] for j in seen]
-            elif inside and (first < i or not built.geometry.causal):
-                columns = [j - first for j in inside]
-                rows += mixed(built.key_projection[:, columns], [key[b, h, j] for j in inside])
-                values += mixed(built.value_projection[:, columns], [value[b, h, j] for j in inside])
-        if rows:
-            out[b, h, i] = (torch.stack(rows) @ query[b, h, i] / 8**0.5).softmax(0) @ torch.stack(values)
+    for b, h in product(range(query.shape[0]), range(query.shape[1])):
+        inside = {first: [j for j in range(first, min(first + c, n)) if valid is None or valid[b, j]] for first in range(0, n, c)}
+        compressed = {}
+        for first, own in inside.items():
+            columns = [j - first for j in own]
+            maps = ((built.key_projection, key), (built.value_projection, value))
+            compressed[first] = [mixed(weights[:, columns], [x[b, h, j] for j in own]) for weights, x in maps if own]
+        for i in range(n):
+            rows, values = [], []
+            for first, own in inside.items():
+                if first <= i < first + c:
+                    seen = [j for j in own if j <= i or not built.geometry.causal]
+                    rows += [key[b, h, j] for j in seen]
+                    values += [value[b, h, j] for j in seen]
+                elif own and (first < i or not built.geometry.causal):
+                    rows += compressed[first][0]
+                    values += compressed[first][1]
+            if rows:
+                out[b, h, i] = (torch.stack(rows) @ query[b, h, i] / 8**0.5).softmax(0) @ torch.stack(values)
     return out
 
 

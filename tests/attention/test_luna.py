@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
-from written_out import builder, padding, require_same, several
+from written_out import builder, padding, require_same_in, several
 
 from attn_zoo import MultiHeadAttention, UnsupportedError
 from attn_zoo.attention.low_rank.luna import Luna
 from attn_zoo.kernels.cpu import _chunks as chunks
 
 build = builder(Luna, implementation="eager")
+FORMS = ("definition", "eager", "tiled", "sdpa")
 
 
 def call(built: Luna, inputs: list[Tensor], valid: Tensor | None = None) -> Tensor:
@@ -45,26 +48,25 @@ def recurrent(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
     return torch.stack(out).view_as(inputs[0])
 
 
-@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("packed_length", [2, 8, 40])
-def test_equals_nested_attention(implementation, padded, packed_length):
+def test_equals_nested_attention(padded, packed_length):
     for n, queries in ((33, None), (33, 7), (1, 5)):
-        built = build(n, queries=queries, implementation=implementation, packed_length=packed_length)
+        built = build(n, queries=queries, packed_length=packed_length)
         inputs, valid = several(4, queries or n, keys=n), padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
-        got, expected = call(built, inputs, valid if padded else None), nested(built, inputs, valid)
-        require_same(got, expected, [*inputs, *built.parameters()])
+        found, expected = partial(call, built, inputs, valid if padded else None), nested(built, inputs, valid)
+        require_same_in(FORMS, built, found, expected, [*inputs, *built.parameters()])
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("n", [1, 16, 39])
-@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
-def test_causally_equals_its_recurrence(monkeypatch, implementation, padded, n):
+def test_causally_equals_its_recurrence(monkeypatch, padded, n):
     monkeypatch.setattr(chunks, "CHUNK", 8)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
-    built, inputs = build(n, causal=True, implementation=implementation), several(4, n)
+    built, inputs = build(n, causal=True), several(4, n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
-    require_same(call(built, inputs, valid if padded else None), recurrent(built, inputs, valid), [*inputs, *built.parameters()])
+    found, expected = partial(call, built, inputs, valid if padded else None), recurrent(built, inputs, valid)
+    require_same_in(FORMS, built, found, expected, [*inputs, *built.parameters()])
 
 
 def test_packing_before_or_after_the_projection_is_the_same():

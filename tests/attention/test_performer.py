@@ -66,33 +66,30 @@ def test_nothing_is_lost_in_single_precision_whatever_the_scale(kernel, implemen
     torch.testing.assert_close(got.double(), weights @ value, rtol=0, atol=2e-4)
 
 
+@torch.no_grad()
+def products(query: Tensor, key: Tensor, draws: int, **options) -> Tensor:
+    """Return φ(Q) φ(K)ᵀ for a number of draws of the directions, (draws, batch, heads, queries, keys)."""
+    built, found = build(query.shape[2], **options), []
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        built.redraw()
+        found.append(torch.einsum("bhqm,bhkm->bhqk", *(features(built, x) for x in (query, key))))
+    return torch.stack(found)
+
+
 def test_features_are_unbiased_for_the_softmax_kernel():
     query, key, _ = draw(5, scale=0.7)
     kernel = (query @ key.mT / 8**0.5).exp()
     for orthogonal in (True, False):
-        products = torch.stack(
-            [
-                torch.einsum("bhqm,bhkm->bhqk", *(features(built, x) for x in (query, key)))
-                for built in (build(5, features=64, orthogonal=orthogonal, seed=seed) for seed in range(400))
-            ]
-        )
-        error = products.std(0) / 400**0.5
-        assert ((products.mean(0) - kernel).abs() / error).max() < 5, "the mean over draws is further off than chance allows"
+        made = products(query, key, 400, features=64, orthogonal=orthogonal)
+        error = made.std(0) / 400**0.5
+        assert ((made.mean(0) - kernel).abs() / error).max() < 5, "the mean over draws is further off than chance allows"
 
 
 def test_orthogonal_directions_lower_the_variance():
     query, key, _ = draw(9, scale=0.7)
-
-    def variance(orthogonal: bool) -> float:
-        draws = [build(9, features=8, orthogonal=orthogonal, seed=seed) for seed in range(600)]
-        return (
-            torch.stack([torch.einsum("bhqm,bhkm->bhqk", *(features(b, x) for x in (query, key))) for b in draws])
-            .var(0)
-            .mean()
-            .item()
-        )
-
-    assert variance(True) < 0.95 * variance(False)
+    orthogonal, independent = (products(query, key, 600, features=8, orthogonal=each).var(0).mean() for each in (True, False))
+    assert orthogonal < 0.95 * independent
 
 
 def test_directions_are_orthogonal_in_blocks_with_gaussian_lengths():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -46,21 +47,20 @@ def written_out(built: Sinkhorn, query: Tensor, key: Tensor, value: Tensor, vali
             few_queries, few_keys = (mean_of_blocks(t, blocks, ok) for t in (q, k))
             scores = few_queries @ few_keys.T / math.sqrt(HEAD_DIM) / o.temperature
             moved = balanced(scores, real, o.balancing)
+            places = [[(i, blocks[i][at]) for i in real if at < len(blocks[i]) and ok[blocks[i][at]]] for at in range(b)]
+            sorted_to: dict[int, list[tuple[Tensor, ...]]] = {block: [] for block in real}
+            for block, there in product(real, filter(None, places)):
+                share = torch.stack([moved[block, i] for i, _ in there]).sum()
+                means = (sum(moved[block, i] * t[j] for i, j in there) / share.clamp(min=LEAST) for t in (k, v))
+                sorted_to[block].append((*means, share.log()))
             for p in range(n):
                 if not ok[p]:
                     out.append(q[p] * 0)
                     continue
                 own = [j for j in blocks[p // b] if ok[j]]
                 logits, values = [q[p] @ k[j] / math.sqrt(HEAD_DIM) for j in own], [v[j] for j in own]
-                for place in range(b):
-                    there = [i for i in real if place < len(blocks[i]) and ok[blocks[i][place]]]
-                    if not there:
-                        continue
-                    share = torch.stack([moved[p // b, i] for i in there]).sum()
-                    mean_key, mean_value = (
-                        sum(moved[p // b, i] * t[blocks[i][place]] for i in there) / share.clamp(min=LEAST) for t in (k, v)
-                    )
-                    logits.append(q[p] @ mean_key / math.sqrt(HEAD_DIM) + share.log())
+                for mean_key, mean_value, log_share in sorted_to[p // b]:
+                    logits.append(q[p] @ mean_key / math.sqrt(HEAD_DIM) + log_share)
                     values.append(mean_value)
                 out.append(torch.stack(logits).softmax(0) @ torch.stack(values))
     return torch.stack(out).view_as(query)

@@ -78,13 +78,30 @@ def shown(n: int, padded: bool = True) -> Tensor:
     return valid
 
 
-def require_same(got: Tensor, expected: Tensor, leaves: Sequence[Tensor], atol: float = 1e-12) -> None:
+def require_same(got: Tensor, expected: Tensor, leaves: Sequence[Tensor], atol: float = 1e-12, where: str = "") -> None:
     """Require that two outputs are equal up to ``atol``, and that a weighted sum of each has equal gradients."""
-    torch.testing.assert_close(got, expected, rtol=0, atol=atol)
+    told = lambda words: f"{where}: {words}"  # noqa: E731
+    torch.testing.assert_close(got, expected, rtol=0, atol=atol, msg=told)
     weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
-    grads = [torch.autograd.grad((out * weights).sum(), leaves, materialize_grads=True) for out in (got, expected)]
-    for mine, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=100 * atol)
+    ours, theirs = (
+        torch.autograd.grad((out * weights).sum(), leaves, retain_graph=True, materialize_grads=True) for out in (got, expected)
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=100 * atol, msg=told)
+
+
+def require_same_in(
+    forms: Sequence[str],
+    built: Attention,
+    call: Callable[[], Tensor],
+    expected: Tensor,
+    leaves: Sequence[Tensor],
+    atol: float = 1e-12,
+) -> None:
+    """Require that ``call``, with ``built`` in each of several implementations, gives the output and the gradients expected."""
+    for form in forms:
+        built.use(form)
+        require_same(call(), expected, leaves, atol, form)
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:
