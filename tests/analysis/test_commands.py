@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,8 @@ from attn_zoo.analysis import plots, sources
 from attn_zoo.analysis.effective import effective_matrix
 from attn_zoo.analysis.error import Reference
 from attn_zoo.analysis.inputs import build_layers, random_inputs
-from attn_zoo.analysis.projections import KINDS
+from attn_zoo.analysis.projections import KINDS, measure_projections
+from attn_zoo.cli import analyze as commands
 from attn_zoo.cli import main
 from attn_zoo.contract import Pairs, TaskSpec
 from attn_zoo.plotting.theme import MUTED, SERIES
@@ -30,9 +32,17 @@ def analyze(*words: str | Path | int) -> int:
     return main(["analyze", *map(str, words)])
 
 
-def written(folder: Path, *words: str | Path | int) -> dict[str, Any]:
-    """Run an analysis, and return the content of its JSON file."""
-    assert analyze(*words, "--output", folder) == 0
+@pytest.fixture(autouse=True)
+def short_training(monkeypatch) -> None:
+    """Let projections learn for two steps; ``test_projections.py`` tests what they learn."""
+    monkeypatch.setattr(commands, "measure_projections", partial(measure_projections, steps=2))
+
+
+def written(folder: Path, *words: str | Path | int, pictures: bool = False) -> dict[str, Any]:
+    """Run an analysis, and return the content of its JSON file. Its ``pictures`` are made, but not written unless asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", plots.save if pictures else lambda figure, *paths: list(paths))
+        assert analyze(*words, "--output", folder) == 0
     return json.loads((folder / f"{words[0]}.json").read_text(encoding="utf-8"))
 
 
@@ -52,8 +62,8 @@ def errors_of(folder: Path, *words: str | int) -> dict[str, dict[str, Any]]:
 )
 def test_pictures_are_drawn_and_the_same_figure_is_the_same_file(words, saved, tmp_path, capsys):
     words = [word.format(digits=saved("digits")) for word in words]
-    written(tmp_path / "deep" / "one", *words)
-    written(tmp_path / "two", *words)
+    for place in ("deep/one", "two"):
+        written(tmp_path / place, *words, pictures=True)
     one, two = ((tmp_path / place / f"{words[0]}.svg").read_text(encoding="utf-8") for place in ("deep/one", "two"))
     assert one == two and "<svg" in one and "$" not in one, "formulas of TeX are not set"
     assert (tmp_path / "two" / f"{words[0]}.png").read_bytes().startswith(b"\x89PNG")
@@ -89,7 +99,7 @@ def test_projections_compare_models_and_say_where_the_theorem_begins(saved, tmp_
 
 
 def test_every_attention_is_compared_or_left_out_by_name(tmp_path):
-    found = written(tmp_path, "error", *SMALL, "--sentences", 2, "--seeds", 1)
+    found = written(tmp_path, "error", *SMALL, "--sentences", 2, "--seeds", 1, pictures=True)
     named = [row["attention"] for row in found["rows"]] + [refused["attention"] for refused in found["refused"]]
     assert sorted(named) == list(attentions())
     assert all(refused["reason"] for refused in found["refused"])
