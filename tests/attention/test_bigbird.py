@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse.bigbird import BigBird, pattern
@@ -38,12 +38,11 @@ def compared(pairs: list[set[tuple[int, int]]], block: int, head: int, i: int, j
     ],
     ids=str,
 )
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_equals_attention_over_its_blocks(options, implementation, monkeypatch):
+def test_equals_attention_over_its_blocks(options, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 300)
     torch.manual_seed(0)
     for n in (1, 9, 45):
-        built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
+        built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
         assert isinstance(built, BigBird)
         pairs, b = layout(built, n), built.options.block
         assert_sees(built, n, partial(compared, pairs, b))

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse._block_masks import Pattern
@@ -89,12 +89,11 @@ def test_causal_draws_do_not_depend_on_the_length():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_equals_attention_over_the_layout(causal, options, implementation, monkeypatch):
+def test_equals_attention_over_the_layout(causal, options, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 500)
     for n in (1, 9, 45):
         geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
-        built = build_attention("block_sparse", geometry, implementation=implementation, **options).double()
+        built = build_attention("block_sparse", geometry, **options).double()
         chosen = built.options
         layout = seen_blocks(pattern(geometry, chosen), n, torch.arange(HEADS) + HEADS * chosen.seed)
         assert_sees(built, n, partial(sees, layout, chosen.block))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, assert_sees
 
-from attn_zoo import Geometry, build_attention, card
+from attn_zoo import Geometry, build_attention
 from attn_zoo.kernels.cpu import block_sparse as gathered
 from attn_zoo.kernels.cpu import strided as grid
 
@@ -39,21 +39,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("sees", "options", "implementation"),
-    [
-        pytest.param(sees, options, form, id=f"{sees.__name__}-{options}-{form}")
-        for sees, options in CASES
-        for form in IMPLEMENTATIONS
-        if form in ("definition", *card(sees.__name__).implementations)
-    ],
-)
-def test_a_query_sees_its_pattern(sees, options, implementation, causal, monkeypatch):
+@pytest.mark.parametrize(("sees", "options"), [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in CASES])
+def test_a_query_sees_its_pattern(sees, options, causal, monkeypatch):
     for kernels in (gathered, grid):
         monkeypatch.setattr(kernels, "TILE", 100)
     for n in (1, 8, 9, 45):
         geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
-        built = build_attention(sees.__name__, geometry, implementation=implementation, **options).double()
+        built = build_attention(sees.__name__, geometry, **options).double()
         assert_sees(built, n, sees(n, **options))
 
 
