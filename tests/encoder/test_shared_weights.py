@@ -74,17 +74,16 @@ def test_equals_the_block_written_out(reuse, padded):
 @pytest.mark.parametrize("name", of_each_kind(attentions()))
 def test_weights_are_stored_once_and_work_is_done_each_time(name):
     batch = Batch(ids(), None, torch.zeros(2))
-    apart, shared = model(attention=name), model(attention=name, shared_weights=True)
-    block = count_parameters(shared.encoder.blocks)
-    assert count_parameters(shared) == count_parameters(apart) - 2 * block
-    assert attention_parameters(shared) * 3 == attention_parameters(apart)
+    apart, shared = (model(attention=name, shared_weights=one, depth=2) for one in (False, True))
+    assert count_parameters(shared) == count_parameters(apart) - count_parameters(shared.encoder.blocks)
+    assert attention_parameters(shared) * 2 == attention_parameters(apart)
     assert count_flops(shared, batch) == count_flops(apart, batch)
 
 
 @pytest.mark.parametrize("name", of_each_kind(REUSING))
 def test_reused_keys_are_projected_once(name):
-    batch, depth = Batch(ids(), None, torch.zeros(2)), 5
-    built = [model(attention=name, shared_weights=True, reuse_keys=reuse, depth=depth) for reuse in (False, True)]
+    batch = Batch(ids(), None, torch.zeros(2))
+    built = [model(attention=name, shared_weights=True, reuse_keys=reuse) for reuse in (False, True)]
     saved = count_flops(built[0], batch) - count_flops(built[1], batch)
     layer = built[0].encoder.blocks[0].attention
     projections = 2 * 2 * 21 * 16 * 16 * len({"key", "value"} & set(layer.reads))
@@ -94,7 +93,7 @@ def test_reused_keys_are_projected_once(name):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             layer.remember(torch.zeros(2, 21, 16))
         projections = counter.get_total_flops()
-    assert saved == (depth - 1) * projections > 0
+    assert saved == (SIZES["depth"] - 1) * projections > 0
     assert count_parameters(built[0]) == count_parameters(built[1])
 
 

@@ -68,11 +68,12 @@ def test_a_mechanism_of_each_kind_trains_with_all_of_timms_norms_and_checkpointi
     built = vit(bound(name, **options), qk_norm=True, scale_attn_norm=True)
     layer = built.blocks[0].attn
     assert (layer.q_norm is not None, layer.k_norm is not None) == ("query" in layer.reads, "key" in layer.reads)
-    found = gradients(built, images(), steps=3)
+    steps = 3 if options else 2  # which redraw twice; the second step meets what the first left
+    found = gradients(built, images(), steps)
     assert [key for key, grad in found.items() if grad is None or not grad.isfinite().all()] == []
     again = vit(bound(name, **options), qk_norm=True, scale_attn_norm=True)
     again.set_grad_checkpointing()
-    torch.testing.assert_close(gradients(again, images(), steps=3), found)
+    torch.testing.assert_close(gradients(again, images(), steps), found)
     torch.testing.assert_close(dict(again.named_buffers()), dict(built.named_buffers()))
 
 
