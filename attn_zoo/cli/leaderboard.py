@@ -93,8 +93,9 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     parsed.records = records_root(parsed)
     if parsed.plots:
         from attn_zoo.leaderboard.plot import draw
+        from attn_zoo.registry import not_causal
 
-        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, not_causal())
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
         print(f"writing {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)

@@ -35,7 +35,7 @@ from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.tuning import trials_of
-from attn_zoo.registry import attentions, build_task, task_card, task_names
+from attn_zoo.registry import attentions, build_task, not_causal, task_card, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.weights import KeptWeights
@@ -358,6 +358,6 @@ def _report(settings: Settings) -> None:
         return
     made = tables(Store(settings.records).load()[0])
     picture = Path(settings.records) / PICTURE
-    picture.write_text(heat_map_svg(heat_map(made)), encoding="utf-8")
+    picture.write_text(heat_map_svg(heat_map(made, not_causal())), encoding="utf-8")
     print()
     show(f"Picture: {picture}. Verdicts, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")

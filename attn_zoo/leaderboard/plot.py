@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,10 +72,13 @@ AXES = {
 Panel = tuple[Table, CostAxis]
 
 
-def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
+def draw(tables: Sequence[Table], folder: Path, not_causal: Collection[str] = ()) -> list[Path]:
     """Draw the heat map and one plot of scores against each cost, each as PNG and SVG in ``folder``. Return the paths of the files.
 
     Existing files are replaced.
+
+    Args:
+        not_causal: as in ``heat_map``.
 
     Raises:
         ValueError: there is nothing to draw.
@@ -84,7 +87,7 @@ def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
     if not tables:
         raise ValueError("there are no records to plot. Make some with attn-zoo run")
     folder.mkdir(parents=True, exist_ok=True)
-    files = draw_heat_map(heat_map(tables), folder / "heatmap.png", folder / "heatmap.svg")
+    files = draw_heat_map(heat_map(tables, not_causal), folder / "heatmap.png", folder / "heatmap.svg")
     for axis in AXES.values():
         panels = panels_of(tables, [axis])
         for first in range(0, len(panels), PANELS):
