@@ -41,7 +41,8 @@ def short_training(monkeypatch) -> None:
 def written(folder: Path, *words: str | Path | int, pictures: bool = False) -> dict[str, Any]:
     """Run an analysis, and return the content of its JSON file. Its ``pictures`` are made, but not written unless asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "save", plots.save if pictures else lambda figure, *paths: list(paths))
+        if not pictures:
+            patch.setattr(plots, "save", lambda figure, *paths: list(paths))
         assert analyze(*words, "--output", folder) == 0
     return json.loads((folder / f"{words[0]}.json").read_text(encoding="utf-8"))
 
