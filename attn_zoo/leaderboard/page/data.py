@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.columns import Column, columns
-from attn_zoo.leaderboard.heatmap import Cell, HeatMap, about, gap
+from attn_zoo.leaderboard.heatmap import NOT_RUN, Cell, HeatMap, about, gap
 from attn_zoo.leaderboard.heatmap import Column as HeatColumn
 from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, literature, printed
 from attn_zoo.leaderboard.metrics import (
@@ -160,7 +160,7 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
 
     def cell(cell: Cell, column: HeatColumn) -> list[Any]:
         marks = {"leads": cell.leads, "marked": cell.marked, "untrained": not cell.trained}
-        marks["failed"] = cell.row is not None and cell.row.test is None
+        marks["failed"] = gap(cell) not in ("", NOT_RUN)
         kinds = " ".join(name for name, holds in marks.items() if holds)
         said, name = ("", "") if cell.row is None else (about(cell.row, column.table, f" on {column.title}"), cell.row.label)
         return [gap(cell) or cell.text, cell.small, cell.level, kinds, said, name]
