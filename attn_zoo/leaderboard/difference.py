@@ -150,8 +150,11 @@ def judged(rows: Sequence[Compared]) -> list[tuple[str, float | None]]:
 
 def _rows(runs: Iterable[RunRecord]) -> dict[str, _Seeds]:
     """Return the runs by row and seed."""
-    by_row = grouped((key_of([_settings(run)]), on_distant(run)) for run in newest((key_of([_settings(run)]), run) for run in runs))
-    return {key: {run.spec.seed: run for run in members} for key, members in sorted(by_row.items())}
+    by_row = grouped((key_of([_settings(run)]), run) for run in runs)
+    return {
+        key: {run.spec.seed: on_distant(run) for run in newest((key, run) for run in members)}
+        for key, members in sorted(by_row.items())
+    }
 
 
 def _settings(run: RunRecord) -> dict[str, object]:

@@ -16,11 +16,9 @@ from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, r
 from attn_zoo.leaderboard.statistics import Estimate, estimate, steps_to_90, successes
 from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.record import bounds, run_records
+from attn_zoo.records.record import PART, bounds, run_records
 from attn_zoo.records.tuning import setting as setting_of
 
-PART = "test: "
-"""Prefix of the names of scores on parts of the test split."""
 _BACKWARD = 2
 """FLOPs of a backward pass divided by those of a forward pass, assumed if records do not count them: each matrix product needs two
 in the backward pass."""
@@ -66,11 +64,11 @@ def on_distant(run: RunRecord) -> RunRecord:
     """Return a run with the score on the part of the test split that depends on distant tokens as its test score, and the score on
     the whole split as a part. Without such a part, return the run unchanged."""
     part = run.task_card.get("distant")
-    score = run.score(f"test: {part}")
+    score = run.score(f"{PART}{part}")
     if score is None:
         return run
-    scores = {name: value for name, value in run.scores.items() if name not in ("train", f"test: {part}")}
-    scores |= {"test: whole": run.scores["test"], "test": score}
+    scores = {name: value for name, value in run.scores.items() if name not in ("train", f"{PART}{part}")}
+    scores |= {f"{PART}whole": run.scores["test"], "test": score}
     return replace(run, scores=scores, task_card={**run.task_card, "title": f"{run.task_card['title']} ({part})"})
 
 

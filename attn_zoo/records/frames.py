@@ -10,14 +10,12 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from attn_zoo.records.record import COUNTED, MEASURED, RunRecord, run_records
+from attn_zoo.records.record import COUNTED, MEASURED, PART, RunRecord, run_records
 from attn_zoo.records.spec import Budget, ModelSpec, writable
 from attn_zoo.records.store import Store
 
 _POINT = {"step": pl.Int64, "train_seconds": pl.Float64, "train_loss": pl.Float64, "valid": pl.Float64}
 _PART = {"part": pl.String, "score": pl.Float64}
-_PARTS = "test: "
-"""Prefix of the names of scores on parts of the test split."""
 _LARGEST = 2**63 - 1
 
 Kind = tuple[Any, Callable[[Any], Any]]
@@ -53,7 +51,7 @@ def _points(curve: Iterable[Mapping[str, float]]) -> list[dict[str, float | None
 
 def _parts(scores: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return the scores on parts of the test split."""
-    named = {name.removeprefix(_PARTS): score for name, score in scores.items() if name.startswith(_PARTS)}
+    named = {name.removeprefix(PART): score for name, score in scores.items() if name.startswith(PART)}
     return [{"part": str(writable(part)), "score": _finite(score)} for part, score in named.items()]
 
 

@@ -39,6 +39,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "mse": (0.0, math.inf),
 }
 """Least and greatest possible score of each metric."""
+PART = "test: "
+"""Prefix of the names of scores on parts of the test split."""
 COUNTED = (
     *("parameters", "attention_parameters", "flops_per_example", "training_flops_per_example", "pretraining_flops_per_example"),
     *("activation_bytes_per_example", "mechanism_flops", "mechanism_flops_4096", "state_bytes", "state_bytes_4096"),

@@ -40,7 +40,7 @@ from attn_zoo.process_state import flushed_denormals, flushes_denormals, sentenc
 from attn_zoo.process_state import kept as kept_state
 from attn_zoo.records import DIED, SCHEMA, Budget, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.records.criterion import is_flat, is_met, reached
-from attn_zoo.records.record import bounds
+from attn_zoo.records.record import PART, bounds
 from attn_zoo.records.schema import LARGEST
 from attn_zoo.registry import (
     attention_options,
@@ -364,7 +364,7 @@ def _accelerator(spec: RunSpec) -> Accelerator:
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:
     """Return the score ``test`` over all examples, and ``test: PART`` for each part that the task names."""
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
-    parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
+    parts |= {f"{PART}{name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
 
 

@@ -142,7 +142,7 @@ def test_the_first_table_is_the_heat_map(tmp_path, plain):
     for drawn, line in zip(heat["lines"], found.lines, strict=True):
         for (_, _, shade, kinds, said, name), cell in zip(drawn["cells"], line.cells, strict=True):
             assert shade == cell.level and ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
-            assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None), "or not applicable; there are none"
+            assert ("failed" in kinds) == (cell.row is not None and cell.row.test is None), "every task is applicable here"
             assert said.startswith(f"{line.attention} on ") or cell.row is None
             assert name == (cell.row.label if cell.row else "")
     assert next(line for line in heat["lines"] if line["attention"] == "linformer")["beside"][1] == found.flops.written("linformer")
