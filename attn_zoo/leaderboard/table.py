@@ -156,7 +156,7 @@ STEADY = 1.5
 is usual if a run shared its processor with other work."""
 
 
-def noted(note: str, **more: Any) -> Any:
+def data_field(note: str, **more: Any) -> Any:
     """Return a field of ``Row`` that is a column in CSV and JSON only, with its explanation."""
     return field(metadata={"note": note}, **more)
 
@@ -173,31 +173,35 @@ class Row:
     """Implementation, options and number of heads that distinguish the row from other rows of its mechanism; may be empty."""
     runs: tuple[RunRecord, ...] = field(repr=False)
     """Records of the row, sorted by seed."""
-    control: bool = noted("true for a control")
-    options: Mapping[str, Any] = noted("options of the mechanism")
-    heads: int | None = noted("number of heads, if it differs from the table's")
-    by_seed: Mapping[int, float] = noted("test score by seed")
-    valid: Estimate | None = noted("validation score of the weights that were tested")
-    parts: Mapping[str, Estimate] = noted("test score of each part of the test")
-    failures: tuple[Failure, ...] = noted("seeds without a score, with the reasons")
-    warnings: tuple[str, ...] = noted("warnings about the row's settings, such as more FLOPs than softmax")
-    against_best: Comparison | None = noted("comparison with the best row", default=None)
-    against_control: Comparison | None = noted("comparison with the best control", default=None)
-    unjudged: str | None = noted("reason why the row has no verdict", default=None)
-    curve: tuple[Mapping[str, Any], ...] = noted("validation scores during training, with steps, seconds and FLOPs")
-    training_flops_per_example: float | None = noted("FLOPs of a forward and backward pass over one example")
-    training_flops_counted: bool = noted("false if training_flops_per_example is estimated as three forward passes")
-    mechanism_flops_4096: int | None = noted(
-        "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens"
+    control: bool = data_field("true for a control")
+    options: Mapping[str, Any] = data_field("options of the mechanism")
+    heads: int | None = data_field("number of heads, if it differs from the table's")
+    by_seed: Mapping[int, float] = data_field("test score by seed")
+    valid: Estimate | None = data_field("validation score of the weights that were tested")
+    parts: Mapping[str, Estimate] = data_field("test score of each part of the test")
+    failures: tuple[Failure, ...] = data_field("seeds without a score, with the reasons")
+    warnings: tuple[str, ...] = data_field("warnings about the row's settings, such as more FLOPs than softmax")
+    against_best: Comparison | None = data_field("comparison with the best row", default=None)
+    against_control: Comparison | None = data_field("comparison with the best control", default=None)
+    unjudged: str | None = data_field("reason why the row has no verdict", default=None)
+    curve: tuple[Mapping[str, Any], ...] = data_field(
+        "validation scores during training, averaged over the finished seeds, with steps, seconds (median) and FLOPs"
     )
-    state_bytes: int | None = noted(
-        "bytes of the recurrent state of the mechanisms in all layers, without short convolutions, at the task's length"
+    training_flops_per_example: float | None = data_field("FLOPs of a forward and backward pass over one example")
+    training_flops_counted: bool = data_field("false if training_flops_per_example is estimated as three forward passes")
+    mechanism_flops_4096: int | None = data_field(
+        "FLOPs of a forward pass of the mechanisms of all layers, without projections, at 4,096 tokens; empty if they do not "
+        "support this length or the records do not count them"
     )
-    train_seconds_range: tuple[float, float] | None = noted("shortest and longest training time over seeds")
-    implementation: str = noted("implementation that ran")
-    tuning: Tuning | None = noted("search that found the settings")
-    tuned: Mapping[str, Any] = noted("settings that the search found")
-    card: Mapping[str, Any] = noted("the mechanism's card as it was recorded")
+    state_bytes: int | None = data_field(
+        "bytes of the recurrent state of the mechanisms in all layers, without short convolutions, at the task's length; empty if "
+        "the task is not causal or the size is not known"
+    )
+    train_seconds_range: tuple[float, float] | None = data_field("shortest and longest training time over seeds")
+    implementation: str = data_field("implementation that ran")
+    tuning: Tuning | None = data_field("search that found the settings")
+    tuned: Mapping[str, Any] = data_field("settings that the search found")
+    card: Mapping[str, Any] = data_field("the mechanism's card as it was recorded")
     block: Block
     test: Estimate | None
     """Mean test score over the finished seeds, with its interval."""
