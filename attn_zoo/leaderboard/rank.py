@@ -61,15 +61,18 @@ def tables(
 
 
 def on_distant(run: RunRecord) -> RunRecord:
-    """Return a run with the score on the part of the test split that depends on distant tokens as its test score, and the score on
-    the whole split as a part. Without such a part, return the run unchanged."""
+    """Return a run with the score on the part of the test split that depends on distant tokens as its test score, the score on
+    the whole split as a part, and the number of examples in the part, if the record has it. Without such a part, return the run
+    unchanged."""
     part = run.task_card.get("distant")
     score = run.score(f"{PART}{part}")
     if score is None:
         return run
     scores = {name: value for name, value in run.scores.items() if name not in ("train", f"{PART}{part}")}
     scores |= {f"{PART}whole": run.scores["test"], "test": score}
-    return replace(run, scores=scores, task_card={**run.task_card, "title": f"{run.task_card['title']} ({part})"})
+    test = run.data.get("test", {})
+    data = {**run.data, "test": {**test, "examples": test["distant"]}} if "distant" in test else run.data
+    return replace(run, scores=scores, data=data, task_card={**run.task_card, "title": f"{run.task_card['title']} ({part})"})
 
 
 def key_of(value: Any) -> str:
@@ -176,10 +179,8 @@ def shared_task_options(run: RunRecord) -> Mapping[str, Any]:
 def _data_key(run: RunRecord) -> str:
     """Return text that is equal for runs on the same data. If each seed draws its own data, the text is equal for the same number
     of examples."""
-    data = run.data
-    if not data or not draws_by_seed(run):
-        return key_of(data) if data else ""
-    return key_of({split: part["examples"] for split, part in data.items()})
+    fact = "examples" if draws_by_seed(run) else "digest"
+    return key_of({split: part[fact] for split, part in run.data.items()}) if run.data else ""
 
 
 def _table(

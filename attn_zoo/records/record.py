@@ -86,7 +86,8 @@ class RunRecord:
     """Facts on the task's card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better,
     data, length, classes, causal and, for a problem other than classification, ``problem``."""
     data: Mapping[str, Mapping[str, Any]]
-    """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
+    """Data of each split: ``examples`` (count) and ``digest`` (SHA-256). For the test split of a task whose card names a part
+    ``distant``, also the number of examples in this part."""
     status: Status
     reason: str | None
     """Why the status is not ``done``; None if it is."""

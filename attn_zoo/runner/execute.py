@@ -292,6 +292,9 @@ def _run(
     splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
+    if task.card.distant is not None:
+        members = task.slices("test")[task.card.distant]
+        found.data["test"]["distant"] = int(members.reshape(len(members), -1).any(dim=1).sum())
     found.data_title = task.data_title
     found.criterion = task.criterion if spec.budget.until == "criterion" else None
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)

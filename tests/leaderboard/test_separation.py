@@ -51,12 +51,13 @@ def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path
     for record in records_of(dict.fromkeys(distant, (0.9, 0.91, 0.9)), task="flip_flop"):
         sparse = distant[record.spec.attention] + record.spec.seed / 1000
         scores = {**record.scores, "test: sparse": sparse, "test: dense": 0.5}
-        made.append(replace(record, scores=scores, task_card={**record.task_card, **card}))
+        test = {**record.data["test"], "distant": 30}
+        made.append(replace(record, scores=scores, task_card={**record.task_card, **card}, data={**record.data, "test": test}))
     (found,) = tables(stored(tmp_path, made))
     scored = {row.attention: row.test.mean for row in found.rows if row.test}
     assert scored == pytest.approx({name: score + 0.002 for name, score in distant.items()})
     assert {name: round(part.mean, 2) for name, part in found.rows[0].parts.items()} == {"whole": 0.9, "dense": 0.5}
-    assert found.task["title"] == "Flip_Flop (sparse)"
+    assert found.task["title"] == "Flip_Flop (sparse)" and found.data["test"]["examples"] == 30
     verdict = separates(found)
     assert verdict.margin and verdict.margin.mean == pytest.approx(0.74) and not verdict.against
 

@@ -87,6 +87,15 @@ def test_a_run_is_a_whole_record(task, options):
     assert RunRecord.from_dict(record.to_dict()) == record
 
 
+def test_the_record_counts_the_examples_of_the_part_that_tables_compare():
+    sizes = {"length": 16, "train": 64, "valid": 16, "test": 30}
+    record = run(spec(task="flip_flop", task_options=sizes, budget={"steps": 4}), Quiet())
+    sparse = int(build_task("flip_flop", **record.spec.task_options).slices("test")["sparse"].sum())
+    assert {split: part.get("distant") for split, part in record.data.items()} == {"train": None, "valid": None, "test": sparse}
+    assert 0 < sparse < record.data["test"]["examples"]
+    assert RunRecord.from_dict(record.to_dict()) == record
+
+
 @pytest.mark.parametrize("attention", ["softmax", "performer", "reformer"])
 def test_the_same_seed_gives_the_same_bits(attention):
     once, again = (run(spec(attention, "listops", task_options=SMALL_LISTOPS), Quiet()) for _ in range(2))
