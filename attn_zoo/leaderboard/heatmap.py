@@ -6,6 +6,7 @@ The picture, the terminal and the HTML page show the same contents and words.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def heat_map(tables: Sequence[Table], not_causal: Collection[str] = ()) -> HeatM
     Bidirectional columns come first, and tasks with similar shades stand side by side.
 
     Args:
-        not_causal: mechanisms without a causal form, to which causal tasks are not applicable.
+        not_causal: mechanisms without a causal form. Causal tasks are not applicable to them, and to hybrids with one of them.
     """
     columns = [
         Column(table, title, unshaded(table, list(shown_rows(table).values())))
@@ -179,7 +180,8 @@ def heat_map(tables: Sequence[Table], not_causal: Collection[str] = ()) -> HeatM
     means, flops = averages(tables), flops_column(tables)
     lines = []
     for name, control in controls.items():
-        missing = [Cell(applicable=name not in not_causal or not column.table.task.get("causal")) for column in columns]
+        has_causal_form = not set(re.split(r"[+*]", name)) & set(not_causal)
+        missing = [Cell(applicable=has_causal_form or not column.table.task.get("causal")) for column in columns]
         cells = tuple(of_task.get(name, none) for of_task, none in zip(known, missing, strict=True))
         ran = {column.direction for column, cell in zip(columns, cells, strict=True) if cell.row}
         group = "controls" if control else " and ".join(sorted(ran))

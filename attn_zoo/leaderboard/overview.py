@@ -25,7 +25,7 @@ from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.terminal import COLUMNS, columns
 
 _NAME, _HEAD = 20, 10
-"""Greatest number of letters of a mechanism's name, and of a heading."""
+"""Greatest number of letters of a mechanism's name, if the columns leave no room for more, and of a heading."""
 
 Strip = tuple[str, Sequence[Text]]
 """Column of the heat map as text: the heading, one text per mechanism, and one for the chance level."""
@@ -98,11 +98,10 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
         colours: colour system of rich: ``truecolor``, ``256``, ``standard``, ``windows``; None for plain text.
     """
     width = min(columns(), COLUMNS)
-    names = [Text(label(line.attention, _NAME - 4 * line.control) + " (c)" * line.control) for line in found.lines]
-    names.append(Text("chance"))
-    room = width - 1 - max(map(len, names))
     heads = _heads(found, _HEAD)
     strips = _strips(found, heads, True, bool(colours))
+    names = _names(found, max(_NAME, width - 1 - sum(map(_width, strips))))
+    room = width - 1 - max(map(len, names))
     if sum(map(_width, strips)) > room:
         heads = _heads(found, 6)
         strips = _strips(found, heads, False, bool(colours))
@@ -124,6 +123,12 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     ]
     notes = footnotes(found, "Bold" if colours else "*") + ([] if colours else ["<: no better than the best control."])
     return f"{drawn}\n\n{lines([*legend, *notes], 'terminal')}"
+
+
+def _names(found: HeatMap, letters: int) -> list[Text]:
+    """Return the names of the lines, with at most ``letters`` letters."""
+    names = [label(line.attention, letters - 4 * line.control) + " (c)" * line.control for line in found.lines]
+    return list(map(Text, [*names, "chance"]))
 
 
 def _table(found: HeatMap, names: Sequence[Text], block: Sequence[Strip]) -> RichTable:

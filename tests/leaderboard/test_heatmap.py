@@ -137,10 +137,12 @@ def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
         make_record("softmax", "mqar", card={"causal": True}),
         make_record("nystrom"),
         make_record("linear"),
+        make_record("2*linear+nystrom"),
     ]
     found = heat_map(tables(records), not_causal=["nystrom"])
     gaps = {line.attention: [gap(cell) for cell in line.cells] for line in found.lines}
-    assert gaps == {"softmax": ["", ""], "nystrom": ["", NOT_APPLICABLE], "linear": ["", NOT_RUN]}
+    never = {"nystrom": ["", NOT_APPLICABLE], "2*linear+nystrom": ["", NOT_APPLICABLE]}
+    assert gaps == {"softmax": ["", ""], "linear": ["", NOT_RUN], **never}
 
 
 def test_costs_are_those_of_the_records():
@@ -206,6 +208,14 @@ def test_the_command_knows_which_mechanisms_have_no_causal_form(format, dots, st
     without, other = written("nystrom"), written("linear")
     assert dots(without) == dots(other) - 1
     assert striped is None or striped(without) == striped(other) + 1
+
+
+@pytest.mark.parametrize(("tasks", "whole"), [(2, True), (12, False)])
+def test_long_names_are_whole_in_the_terminal_if_there_is_room(tasks, whole):
+    hybrids = ["3*gated_delta_rule+softmax", "3*gated_delta_rule+linformer"]
+    found = heat_map(tables([make_record(name, task) for name in ["softmax", *hybrids] for task in list(TASKS)[:tasks]]))
+    written = heat_map_text(found)
+    assert all((name in written) == whole for name in hybrids) and max(map(len, written.splitlines())) <= COLUMNS
 
 
 def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
