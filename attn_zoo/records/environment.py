@@ -82,8 +82,8 @@ def _processor() -> str:
 
 @cache
 def _commit() -> tuple[str | None, bool | None]:
-    """Return the commit of the package when this process first asks, and whether it has uncommitted changes. Without Git, return
-    None.
+    """Return the commit of the package when this process first asks, and whether there are uncommitted changes outside of
+    ``results``, where records are. Without Git, return None.
     """
     folder = Path(__file__).parent
 
@@ -96,8 +96,8 @@ def _commit() -> tuple[str | None, bool | None]:
 
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None, None
-    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
-    return commit, None if status is None else bool(status)
+    status = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
+    return git("rev-parse", "HEAD"), None if status is None else bool(status)
 
 
 def _without_folders(word: str) -> str:

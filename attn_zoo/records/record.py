@@ -111,8 +111,9 @@ class RunRecord:
     ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Facts about the run: versions, device, cores, commit, start in UTC, command. ``dirty`` is True if files differed from the
-    commit. ``resumed`` lists the earlier parts of an interrupted run. ``settings`` has the settings of the process that differ from
-    PyTorch's defaults. ``died`` is True if the run died on every try, and missing otherwise."""
+    commit, other than those in ``results``. ``resumed`` lists the earlier parts of an interrupted run. ``settings`` has the
+    settings of the process that differ from PyTorch's defaults. ``died`` is True if the run died on every try, and missing
+    otherwise."""
     implementation: str | None
     """Implementation that ran; None if the run ended before it was chosen."""
     stopped: str | None = None

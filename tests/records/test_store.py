@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.cli.job import _readable
-from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, read_record
+from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, environment, read_record
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.files import MOST_BYTES
 from attn_zoo.records.store import is_claimed
@@ -214,6 +215,21 @@ def test_bad_budgets_are_refused(changes):
 )
 def test_paths_are_left_out_of_commands_whatever_letters_they_have(word, kept):
     assert command_line(["/home/a/attn-zoo", "run", word]) == f"attn-zoo run {kept}"
+
+
+def test_code_is_changed_by_uncommitted_code_and_not_by_records(tmp_path, monkeypatch):
+    for file in ("attn_zoo/module.py", "results/records.jsonl"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text("before", encoding="utf-8")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "attn_zoo" / "module.py"))
+    found = []
+    for file in ("results/records.jsonl", "attn_zoo/module.py"):
+        (tmp_path / file).write_text("after", encoding="utf-8")
+        found.append(environment._commit.__wrapped__()[1])
+    assert found == [False, True]
 
 
 def test_the_environment_names_versions_and_neither_people_nor_places(monkeypatch):
