@@ -190,7 +190,7 @@ def _legend(drawn: Sequence[str], known: Mapping[str, Look]) -> list[Any]:
     found: list[Any] = []
     for name in drawn:
         colour, marker = known[name]
-        found.append(Line2D([], [], color=colour, marker=marker, markersize=_SIZES.get(marker, 4.5), label=label(name, 28)))
+        found.append(Line2D([], [], color=colour, marker=marker, markersize=_SIZES.get(marker, 4.5), label=label(name, 30)))
     found.append(Patch(facecolor=MUTED, alpha=0.25, label="best control"))
     return [*found, Line2D([], [], color=MUTED, linewidth=4, alpha=0.3, label="Pareto front")]
 

@@ -257,7 +257,9 @@ def test_another_set_is_chosen_for_all_parts_and_stays_in_the_link(window, tmp_p
 
 def test_costs_of_the_heat_map_are_sorted_by_thousands(window, tmp_path):
     counts = {"softmax": 1_000, "linear": 2_000, "performer": 1_500_000}
-    records = [make_record(name, counted={"flops_per_example": count}) for name, count in counts.items()]
+    records = [
+        make_record(name, counted={"flops_per_example": count, "mechanism_flops_4096": count}) for name, count in counts.items()
+    ]
     show(window, tmp_path, {"": records})
     window.click("#heat .tabulator-col[tabulator-field='beside.0'] button")
     shown = "[...document.querySelectorAll(`#heat .tabulator-cell[tabulator-field='beside.0']`)].map(cell => cell.innerText)"

@@ -66,7 +66,7 @@
     return isNaN(found) ? -Infinity : found;
   };
   const heatColumn = (column, place) => ({
-    title: "", titleFormatter: heading(column.title, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
+    title: "", titleFormatter: heading(column.title.replace(/ \(causal\)$/, ""), column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
     field: `cells.${place}`, sorter: (a, b) => number(a[0]) - number(b[0]),
     formatter: (cell) => {
       const [text, small, level, kinds, said] = cell.getValue();
@@ -76,6 +76,8 @@
     },
     cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getValue()[5]); },
   });
+  // Known widths spare the browser to measure every column.
+  const widthOf = (texts) => 34 + 7.5 * Math.min(40, Math.max(...texts.map((text) => text?.length ?? 0)));
   const named = (cell) => make("span", cell.getValue() + (cell.getData().control && cell.getValue() !== "chance" ? " (c)" : ""), { className: cell.getData().control ? "control" : "" });
   let drawn = null;
   const draw = ({ title, summary, heat, notes, facts: tasks, plots: pictures }) => {
@@ -92,13 +94,14 @@
       title: direction,
       columns: heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
     })).filter((group) => group.columns.length);
+    for (const group of byDirection.filter((each) => each.columns.length === 1)) group.columns[0].width = 124; // as wide as its title
     if (drawn) drawn.destroy();
     drawn = new Tabulator("#heat", {
       data: lines, layout: "fitData", maxHeight: "85vh", columnDefaults: { resizable: false },
       columns: [
         { title: "", titleFormatter: heading("attention"), field: "attention", frozen: true, formatter: named },
         ...byDirection,
-        ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: 96, sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
+        ...heat.beside.map((title, place) => ({ title: "", titleFormatter: heading(title), field: `beside.${place}`, hozAlign: "right", headerWordWrap: true, width: Math.max(96, widthOf(lines.map((line) => line.beside[place]))), sorter: (a, b) => number(a) - number(b), formatter: (cell) => make("span", cell.getValue()) })),
       ],
     });
     accessible(drawn);
@@ -128,19 +131,17 @@
     if (m === null || n === null) return last * ((m === null) - (n === null));
     return m - n;
   };
-  // Known widths spare the browser to measure every column.
-  const widthOf = ({ field, title }) => 34 + 7.5 * Math.min(40, Math.max(title.length, ...data.rows.slice(0, 300).map((row) => row[field]?.[0].length ?? 0)));
   const filtered = (title) => ({ headerFilter: "input", headerFilterFunc: matches, headerFilterParams: { elementAttributes: { "aria-label": `filter ${title}` } } });
   const plain = (title, field, more = {}) => ({ title: "", titleFormatter: heading(title), field, formatter: (cell) => make("span", cell.getValue()), ...filtered(title), ...more });
   const table = new Tabulator("#rows", {
     data: data.rows, layout: "fitData", height: "80vh", nestedFieldSeparator: false, columnDefaults: { resizable: false }, renderHorizontal: "basic",
     placeholder: "No row matches the search and the filters.",
     columns: [
-      plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: 190 }),
+      plain("attention", "attention", { frozen: innerWidth > 600, formatter: named, width: Math.max(190, widthOf(data.rows.slice(0, 300).map((row) => row.attention))) }),
       plain("task", "task", { width: 190 }),
       ...(data.sets.length > 1 ? [plain("results", "set", { width: 130 })] : []),
       ...data.columns.map((column) => ({
-        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: column.align, headerSortStartingDir: column.first, width: widthOf(column),
+        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: column.align, headerSortStartingDir: column.first, width: widthOf([column.title, ...data.rows.slice(0, 300).map((row) => row[column.field]?.[0])]),
         sorter: byNumber(column.measured), ...filtered(column.title),
         formatter: (cell) => { const [text, , tip] = cell.getValue() ?? ["-"]; return make("span", text, { title: tip ?? "" }); },
       })),
