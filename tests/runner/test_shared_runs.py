@@ -25,7 +25,7 @@ SMALL = {"length": 24, "train": 64, "valid": 16, "test": 16}
 def spec(attention: str = "softmax", task: str = "listops", **model: Any) -> RunSpec:
     sizes = ModelSpec(**{"dim": 16, "depth": 3, "heads": 2, **model})
     budget = Budget(steps=2, batch_size=8, evaluate_every=2)
-    options = SMALL if task == "listops" else {}
+    options = {"listops": SMALL, "flip_flop": {"train": 40, "valid": 20, "test": 30}}.get(task, {})
     return resolve_spec(RunSpec(attention=attention, task=task, task_options=options, model=sizes, budget=budget, device="cpu"))
 
 
