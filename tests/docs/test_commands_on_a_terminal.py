@@ -63,7 +63,7 @@ STARTED = ("run", "measure", "analyze", "transplant")
 def prepared(tmp_path_factory) -> Path:
     """Folder with what the pages assume: records, weights, packages, a plugin file, texts."""
     folder = tmp_path_factory.mktemp("reader")
-    for name in ("runs", "BEFORE", "AFTER", "equal_time"):
+    for name in ("runs", "mine", "BEFORE", "AFTER", "equal_time"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
     for record in Store(RESULTS / "family").load("listops", "linformer")[0]:
         Store(folder / "runs").add(record)
