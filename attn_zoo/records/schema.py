@@ -97,7 +97,7 @@ class _Environment(Struct, kw_only=True):
 class _Split(Struct, forbid_unknown_fields=True):
     digest: str
     examples: Count
-    distant: Count | None = None
+    distant: Count = 0
 
 
 class _Point(Struct, forbid_unknown_fields=True):

@@ -21,8 +21,8 @@ Cells = dict[str, Any]
 Golden = dict[str, dict[str, dict[str, Cells]]]
 """Cells by experiment, table and row."""
 
-FROM_CARDS = ("columns", "zoo", "tasks", "heirs_compression", "heirs_cost")
-"""Generated tables without figures of records: text of declarations, which may be reworded."""
+DECLARED = ("columns", "zoo", "tasks", "heirs_compression", "heirs_cost")
+"""Generated tables of what cards and columns declare, without figures of records. Their text may be reworded."""
 PROSE: tuple[str, ...] = ("bare", "equal_time", "figure3_pilot", "half_hour", "k_or_share", "late")
 PROSE += ("limits", "lra_two_hours", "photographs", "rates", "settings", "starts")
 """Generated tables of which the figures in sentences are compared as well; the wording of all others is free."""
@@ -38,7 +38,7 @@ def collect() -> Golden:
     """Return the figures of all leaderboards and of all generated tables of pages."""
     folders = sorted(path.name for path in (ROOT / "results").iterdir() if path.is_dir())
     boards = {f"results/{name}": dict(_boards(name)) for name in folders}
-    pages = {name: text for name, text in printed_tables().items() if name not in FROM_CARDS}
+    pages = {name: text for name, text in printed_tables().items() if name not in DECLARED}
     return boards | {"pages": {name: dict(_printed(text, name in PROSE)) for name, text in pages.items()}}
 
 

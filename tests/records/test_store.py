@@ -221,7 +221,7 @@ def test_code_is_changed_by_uncommitted_code_and_not_by_records(tmp_path, monkey
     for file in ("attn_zoo/module.py", "results/records.jsonl"):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).write_text("before", encoding="utf-8")
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "attn_zoo" / "module.py"))
