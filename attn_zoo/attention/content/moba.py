@@ -16,6 +16,7 @@ from torch import Tensor
 from attn_zoo.attention.content._hashing import take
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, allowed_pairs, softmax_over_valid
 from attn_zoo.contract.options import at_least, bounded, share_of_length
+from attn_zoo.kernels.buckets import Layout, most_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries, real_positions
@@ -37,7 +38,7 @@ def sizes(keys: int, options: Options) -> tuple[int, int, int]:
     """
     blocks = -(-keys // options.block)
     others = min(options.chosen, blocks) - 1
-    return blocks, others, keys * others // options.block + blocks if others else 0
+    return blocks, others, most_chunks(keys * others, blocks, options.block) if others else 0
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -119,7 +120,10 @@ class MixtureOfBlocks(Attention[Options]):
         scores, allowed = (x.flatten(2, 3)[:, :, :n] for x in (split(query) @ keys.mT, within))
         if others:
             chosen = self._choose(query, key, valid)
-            pair, place, block = grouped(chosen, blocks, groups, b)
+            bucket = chosen.flatten(2)  # the block of each pair of a query and a block that it chose
+            layout = Layout.make(bucket[None], None, blocks, b, wraps=False)
+            pair, place = layout.position[0].long(), layout.slot[0].long()
+            block = F.pad(bucket, (0, 1), value=blocks).gather(2, pair[..., ::b])  # the block of each group
             far = take(query, pair // others).unflatten(2, (groups, b)) @ take(keys, block).mT
             scores = torch.cat([scores, take(far.flatten(2, 3), place).view(*scores.shape[:3], -1)], dim=-1)
             allowed = torch.cat([allowed, take(valid, chosen, places=2).flatten(3)], dim=-1)
@@ -154,28 +158,3 @@ class MixtureOfBlocks(Attention[Options]):
         causal, earlier ones.
         """
         return z < own if self.geometry.causal else z != own
-
-
-def grouped(
-    chosen: Int[Tensor, "batch heads n others"], blocks: int, groups: int, size: int
-) -> tuple[Int[Tensor, "batch heads places"], Int[Tensor, "batch heads pairs"], Int[Tensor, "batch heads groups"]]:
-    """Arrange the pairs of a query and a chosen block in groups of ``size`` places. All pairs of a group have the same block; some
-    places may be empty. Pairs are numbered by query, then by choice.
-
-    Returns:
-        Three tensors: the number of the pair at each place, the place of each pair, and the block of each group. An empty place
-        holds the total number of pairs. The place of a pair without a block (``chosen`` equals ``blocks``) is the total number of
-        places.
-    """
-    block = chosen.flatten(2)
-    by_block = block.sort(dim=-1, stable=True)
-    count = block.new_zeros(*block.shape[:2], blocks + 1).scatter_add(2, block, torch.ones_like(block))
-    room = -(-count // size) * size
-    shift = (room.cumsum(dim=-1) - room) - (count.cumsum(dim=-1) - count)
-    places, pairs = groups * size, block.shape[2]
-    place = torch.arange(pairs, device=block.device) + shift.gather(2, by_block.values)
-    place = place.masked_fill(by_block.values == blocks, places)
-    pair = block.new_full((*block.shape[:2], places + 1), pairs).scatter(2, place, by_block.indices)[..., :-1]
-    starts = torch.arange(0, places, size, device=block.device).expand(*block.shape[:2], -1).contiguous()
-    of_group = torch.searchsorted(room[..., :-1].cumsum(dim=-1), starts, right=True).clamp(max=blocks - 1)
-    return pair, torch.zeros_like(place).scatter(2, by_block.indices, place), of_group

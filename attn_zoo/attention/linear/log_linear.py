@@ -7,6 +7,7 @@ part 0 is t itself, and part l has at most 2ˡ⁻¹ positions. Positions are cou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,12 +22,10 @@ from attn_zoo.contract.carried import check_state
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
-from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
+from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries, real_positions
 
 CHUNK = 32
-"""Number of positions in a chunk, a power of two. Weights are computed within a chunk only, and earlier chunks are read from
-memories.
-"""
+"""Number of positions in a chunk, a power of two. Weights are computed within a chunk; earlier chunks are read from memories."""
 ONE = 0.5413248546129181
 """Logit whose softplus is 1."""
 
@@ -37,11 +36,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memories of all parts.
     """
     n, d, chunk = geometry.keys, geometry.head_dim, min(CHUNK, geometry.keys)
-    count, rows, size = -(-n // chunk), 0, 1
-    while size < count:
-        rows, size = rows + sum(at // size % 2 for at in range(count)), 2 * size
-    flops = 2 * geometry.inner_dim * chunk * (2 * count * chunk + d * (count * (count > 1) + rows))
-    flops *= 1 if geometry.causal else 2
+    count = -(-n // chunk)
+    rows = sum(at.bit_count() for at in range(count))  # a chunk reads one memory for each part of the past, a binary digit of 1
+    flops = (2 if geometry.causal else 4) * geometry.inner_dim * chunk * (2 * count * chunk + d * (count * (count > 1) + rows))
     state = FLOAT * geometry.inner_dim * d * n.bit_length() if geometry.causal else None
     return Cost(flops, 3 * geometry.heads, backward_flops=2 * flops, state_bytes=state)
 
@@ -78,46 +75,34 @@ class LogLinear(StateSpaceDuality):
     def definition(  # type: ignore[override]  # one more stream
         self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, step: PerHead, level: Queries
     ) -> Queries:
-        """Return the outputs from the n × n weights. Each weight is multiplied by the λ of the part of the past to which its key
-        belongs.
-        """
-        updates = self.updates(query, key, value, key_valid, step)
-        tensors, n = [*updates[:4], F.softplus(level + ONE)], query.shape[2]
-        valid = torch.ones(len(query), n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
+        """Return the outputs from the n × n weights, each multiplied by the λ of the part of the past to which its key belongs."""
+        tensors = (*self.updates(query, key, value, key_valid, step)[:4], F.softplus(level + ONE))
+        valid = real_positions(query, key_valid)
 
-        def one_way(valid: Tensor, *tensors: Tensor) -> Tensor:
-            order = _real_first(valid)
-            c, written, x, logs, lam = (_taken(tensor, order) for tensor in tensors)
-            sums, parts = logs.cumsum(dim=2), _parts(torch.arange(n, device=c.device), lam.shape[3])
+        def one_way(c: Tensor, written: Tensor, x: Tensor, logs: Tensor, lam: Tensor) -> Tensor:
+            sums, parts = logs.cumsum(dim=2), _parts(torch.arange(c.shape[2], device=c.device), lam.shape[3])
             weights = c @ written.mT * (sums - sums.mT).tril().exp() * lam.gather(3, parts.expand(*lam.shape[:2], -1, -1))
-            out = weights.tril() @ x + self.skip[:, None, None] * x
-            return _taken(out, order.argsort(dim=2)) * _begun(valid)
+            return weights.tril() @ x + self.skip[:, None, None] * x
 
-        out = one_way(valid, *tensors)
+        out = _real_first(one_way, valid, *tensors)
         if not self.geometry.causal:
-            out = out + one_way(valid.flip(1), *(x.flip(2) for x in tensors)).flip(2)
+            out = out + _real_first(one_way, valid.flip(1), *(x.flip(2) for x in tensors)).flip(2)
         return self.finish(out)
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Return the outputs of a whole sequence. ``state`` is ignored and returned unchanged. Real tokens are moved to the front,
-        so that padded tokens are not counted as positions.
-        """
+        """Return the outputs of a whole sequence. ``state`` is ignored and returned unchanged."""
         query, key, value, key_valid = inputs
-        if key_valid is None:
-            return self._read_real(*inputs, **streams), state
-        order = _real_first(key_valid)
-        query, key, value = (_taken(x, order) for x in (query, key, value))
-        streams = {name: _taken(x, order) for name, x in streams.items()}
-        out = self._read_real(query, key, value, key_valid.gather(1, order[:, 0, :, 0]), **streams)
-        return _taken(out, order.argsort(dim=2)) * _begun(key_valid), state
+        tensors = (*self.updates(query, key, value, key_valid, streams["step"])[:4], F.softplus(streams["level"] + ONE))
+        out = self._by_chunks(*tensors) if key_valid is None else _real_first(self._by_chunks, key_valid, *tensors)
+        return out + self._skipped(*inputs), state
 
-    def _read_real(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, step: PerHead, level: Queries) -> Queries:
+    def _by_chunks(self, *tensors: Keys) -> Queries:
         """Return the outputs of a sequence whose real tokens come first. Weights are computed within chunks. The parts beyond the
         chunk are then added one by one, each twice as long as the part before.
         """
-        updates, n = self.updates(query, key, value, key_valid, step), query.shape[2]
+        n = tensors[0].shape[2]
         chunk = min(CHUNK, n)
-        c, b, x, logs, lam = (into_chunks(y, chunk) for y in (*updates[:4], F.softplus(level + ONE)))
+        c, b, x, logs, lam = (into_chunks(y, chunk) for y in tensors)
         since = logs.cumsum(dim=3)  # log decay since the start of the own part
         parts = _parts(torch.arange(chunk, device=c.device), lam.shape[4])
         weights = c @ b.mT * (since - since.mT).clamp(max=0).exp() * lam.gather(4, parts.expand(*lam.shape[:3], -1, -1))
@@ -137,7 +122,7 @@ class LogLinear(StateSpaceDuality):
             sums = totals[:, :, second].exp() * sums[:, :, first] + sums[:, :, second]
             totals = totals[:, :, first] + totals[:, :, second]
             size, part = 2 * size, part + 1
-        return out.flatten(2, 3)[:, :, :n] + self._skipped(query, key, value, key_valid)
+        return out.flatten(2, 3)[:, :, :n]
 
     def state_shape(self) -> tuple[int, int]:
         """Return the numbers of rows and columns of the state before the first token. The state has no rows yet."""
@@ -176,15 +161,10 @@ def _parts(place: Int[Tensor, "*batch n"], most: int) -> Int[Tensor, "*batch n n
     return (differ[..., None] >> bits > 0).sum(dim=-1).clamp(max=most - 1)
 
 
-def _real_first(valid: Bool[Tensor, "batch n"]) -> Int[Tensor, "batch 1 n 1"]:
-    """Return the order in which the real tokens come first."""
-    return (~valid).long().argsort(dim=1, stable=True)[:, None, :, None]
-
-
-def _begun(valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "batch 1 n 1"]:
-    """Return the mask of the positions from the first real token on."""
-    return (valid.cumsum(dim=1) > 0)[:, None, :, None]
-
-
-def _taken(x: Keys, order: Int[Tensor, "batch 1 n 1"]) -> Keys:
-    return x.gather(2, order.expand_as(x))
+def _real_first(read: Callable[..., Queries], valid: Bool[Tensor, "batch n"], *tensors: Keys) -> Queries:
+    """Return the outputs of ``read`` for ``tensors`` with the real tokens moved to the front, so that padded tokens are not counted
+    as positions. Outputs stand in the order of ``tensors``; those before the first real token are zero.
+    """
+    order = (~valid).long().argsort(dim=1, stable=True)[:, None, :, None]
+    out = read(*(x.take_along_dim(order, dim=2) for x in tensors))
+    return out.take_along_dim(order.argsort(dim=2), dim=2) * (valid.cumsum(dim=1) > 0)[:, None, :, None]

@@ -138,6 +138,15 @@ def in_windows(x: Shaped[Tensor, "batch heads n w"], m: int) -> Shaped[Tensor, "
     return F.pad(x, (0, 0, 0, -x.shape[2] % m)).unflatten(2, (-1, m))
 
 
+def overlapping(
+    before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
+) -> Shaped[Tensor, "batch heads windows slots w"]:
+    """Return 2 m slots for each group of m tokens. The first m slots hold the rows of ``before`` for the previous group, or zeros
+    for the first group. The last m slots hold the rows of ``own`` for the group itself.
+    """
+    return torch.cat([F.pad(in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], in_windows(own, m)], dim=3)
+
+
 def compress(logits: Tensor, real: Bool[Tensor, "batch windows slots"], *parts: Tensor) -> list[Tensor]:
     """Return the weighted sum of each tensor in ``parts`` over the slots of each window. The weights are the softmax of ``logits``
     over the slots that ``real`` marks.

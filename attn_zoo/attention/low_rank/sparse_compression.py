@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.content.indexer import highest, index_loss, index_scores, side_by_side
+from attn_zoo.attention.content._index import highest, index_loss, index_scores, side_by_side
 from attn_zoo.attention.low_rank import length_compression as hca
 from attn_zoo.attention.low_rank._window import Few, naive_attention, window_block, within
 from attn_zoo.contract import FLOAT, AuxiliaryLoss, Capabilities, Cost, Geometry
@@ -144,10 +143,10 @@ class SparseCompression(hca.LengthCompression):
     def entries(self, query: Queries, key: Keys, value: Keys, valid: Bool[Tensor, "batch keys"]) -> Few:
         """Return the entries (compressed keys and values), and a mask that is True for each entry that a query attends to."""
         m, maps = self.options.compress_rate, self.before.to(key.dtype)
-        real = overlapping(valid[:, None, :, None], valid[:, None, :, None], m)[:, 0, ..., 0]
-        keys = overlapping(key @ maps[0], key, m)
-        values = overlapping(value @ maps[1], value, m)
-        logits = overlapping(key @ maps[2], key @ self.gate.to(key.dtype), m) + self.position_bias[:, None].to(key.dtype)
+        real = hca.overlapping(valid[:, None, :, None], valid[:, None, :, None], m)[:, 0, ..., 0]
+        keys = hca.overlapping(key @ maps[0], key, m)
+        values = hca.overlapping(value @ maps[1], value, m)
+        logits = hca.overlapping(key @ maps[2], key @ self.gate.to(key.dtype), m) + self.position_bias[:, None].to(key.dtype)
         few_keys, few_values = hca.compress(logits, real, keys, values)
         seen = hca.seen_entries(real[..., m:], m, key.shape[2], causal=self.geometry.causal)
         index = self._index(query, key, real, seen)
@@ -162,19 +161,9 @@ class SparseCompression(hca.LengthCompression):
         """Return the index scores of the entries. Hidden entries get the lowest number of the dtype."""
         with without_autocast(query.device):  # so that the choice does not depend on autocast
             rows, columns = (side_by_side(x) for x in (query, key))
-            keys, gates = (maps.to(rows.dtype) for maps in (self.index_key, self.index_gate))
-            now, past = ([columns[:, None] @ maps[at].T for maps in (gates, keys)] for at in (0, 1))
-            gates, keys = (overlapping(before, own, self.options.compress_rate) for before, own in zip(past, now, strict=True))
+            mapped = ([columns[:, None] @ x.T for x in maps.to(rows.dtype)] for maps in (self.index_gate, self.index_key))
+            gates, keys = (hca.overlapping(before, own, self.options.compress_rate) for own, before in mapped)
             (entries,) = hca.compress(gates + self.index_bias.to(rows.dtype), real, keys)
             queries, weights = (rows @ maps.to(rows.dtype).T for maps in (self.index_query, self.index_weight))
             index = index_scores(queries, entries[:, 0], weights)
             return index.masked_fill(~seen[:, 0], torch.finfo(index.dtype).min)
-
-
-def overlapping(
-    before: Shaped[Tensor, "batch heads n w"], own: Shaped[Tensor, "batch heads n w"], m: int
-) -> Shaped[Tensor, "batch heads windows slots w"]:
-    """Return 2 m slots for each group of m tokens. The first m slots hold the rows of ``before`` for the previous group, or zeros
-    for the first group. The last m slots hold the rows of ``own`` for the group itself.
-    """
-    return torch.cat([F.pad(hca.in_windows(before, m), (0, 0, 0, 0, 1, 0))[:, :, :-1], hca.in_windows(own, m)], dim=3)
