@@ -32,7 +32,7 @@ def tables(
     equal: Mapping[str, float] | None = None,
     at: Sequence[float] = (),
 ) -> list[Table]:
-    """Return the leaderboard tables of records, sorted by the name of the task.
+    """Return the leaderboard tables of records, sorted by the name of the task, bidirectional before causal, then by length.
 
     If a run was repeated, its newest finished record counts or, if none is finished, its newest record. Verdicts, Pareto fronts and
     gains over the best control take all rows into account; ``attention`` only selects the rows to show.
@@ -57,7 +57,12 @@ def tables(
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
-    return sorted(made, key=lambda table: (table.task["name"], key_of(table.task_options), -len(table.rows)))
+
+    def place(table: Table) -> tuple[str, bool, int, str, int]:
+        task = table.task
+        return task["name"], bool(task.get("causal")), task["length"], key_of(table.task_options), -len(table.rows)
+
+    return sorted(made, key=place)
 
 
 def on_distant(run: RunRecord) -> RunRecord:

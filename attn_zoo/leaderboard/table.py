@@ -355,6 +355,8 @@ def titles(tables: Sequence[Table]) -> list[str]:
         ["output gate" * (table.model.get("output_gate", "none") != "none") for table in tables],
         ["shared keys and values" * bool(table.model.get("key_value_heads")) for table in tables],
         ["latent keys and values" * bool(table.model.get("latent_dim")) for table in tables],
+        [f"{table.task['length']:,} positions" for table in tables],
+        [f"width {table.model['dim']}, depth {table.model['depth']}" for table in tables],
         [_rate(table.budget.get("learning_rate")) for table in tables],
     ):
         names = distinct(names, words)

@@ -176,7 +176,7 @@ def grid(table: Table, view: str, by: str = "score", name: str | None = None) ->
 def _about(table: Table) -> str:
     """Return what the title of a table of scores says after the name of the task: length, chance level and best control."""
     percent = unit(table, " %")
-    title = f": {table.task['length']} positions, chance "
+    title = f": {table.task['length']:,} positions, chance "
     title += "unknown" if table.chance is None else figure(table.chance, table) + percent
     if table.best_control is not None:
         title += f", best control {table.control} {figure(table.best_control, table)}{percent}"

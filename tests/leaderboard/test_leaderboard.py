@@ -8,6 +8,7 @@ import pytest
 from make import PERPLEXITY, make_record, records_of
 
 from attn_zoo.leaderboard import estimate, leaderboard, render, tables
+from attn_zoo.leaderboard.table import titles
 from attn_zoo.records import Budget, ModelSpec, Store
 
 
@@ -155,6 +156,14 @@ def test_many_tasks_have_only_their_overview_in_the_terminal_unless_more_is_aske
 
     both = tables([make_record(task="mqar"), make_record(task="mqar", card={"causal": True}, spec_task_options={})])
     assert {"Mqar: 16", "Mqar (causal): 16"} <= {line.split(" positions")[0] for line in render(both, "terminal").splitlines()}
+
+
+def test_titles_name_the_settings_in_which_tables_of_a_task_differ():
+    """Shorter inputs come first. Settings that are equal in all tables are not named."""
+    made = [make_record(card={"length": n}, spec_task_options={"length": n}) for n in (16_384, 256, 1_024)]
+    assert titles(tables(made)) == [f"Digits ({length} positions)" for length in ("256", "1,024", "16,384")]
+    narrow, wide = titles(tables([make_record(), make_record(spec_model=ModelSpec(dim=2 * ModelSpec().dim))]))
+    assert {narrow, wide} == {f"Digits (width {dim}, depth {ModelSpec().depth})" for dim in (ModelSpec().dim, 2 * ModelSpec().dim)}
 
 
 def test_parts_of_a_test_stand_in_the_order_of_their_numbers():
