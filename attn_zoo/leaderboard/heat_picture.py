@@ -60,8 +60,7 @@ class _Drawing:
         self.found = found
         self._boxes: dict[tuple[str, str], list[Any]] = defaultdict(list)
         self._spots: list[tuple[float, float]] = []
-        two = len({column.direction for column in found.columns}) > 1
-        self.heads = [label(c.title.removesuffix(" (causal)") if two else c.title, _LONG) for c in found.columns]
+        self.heads = [label(column.heading, _LONG) for column in found.columns]
         self.heads += [label(found.flops.head, _LONG)] if found.flops else []
         small = any(cell.small for line in found.lines for cell in line.cells)
         self.cell, self.figure_end = (54.0, 30.0) if small else (40.0, 34.0)

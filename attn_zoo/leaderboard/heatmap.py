@@ -6,7 +6,6 @@ The picture, the terminal and the HTML page show the same contents and words.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.metrics import brief, estimated, is_share, is_significant, optional, unit, verdict_sentence
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
 from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows, titles
+from attn_zoo.rows.name import RowName
 
 # Colour-blind readers can tell these colours from white and black.
 SHADES = ("#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
@@ -81,6 +81,11 @@ class Column:
     def direction(self) -> str:
         """Direction of the task: ``causal`` or ``bidirectional``."""
         return _DIRECTIONS[bool(self.table.task.get("causal"))]
+
+    @property
+    def heading(self) -> str:
+        """Title without the direction, for a heading below that of the direction."""
+        return self.title.removesuffix(f" ({self.direction})")
 
     @property
     def metric(self) -> str:
@@ -180,8 +185,8 @@ def heat_map(tables: Sequence[Table], not_causal: Collection[str] = ()) -> HeatM
     means, flops = averages(tables), flops_column(tables)
     lines = []
     for name, control in controls.items():
-        has_causal_form = not set(re.split(r"[+*]", name)) & set(not_causal)
-        missing = [Cell(applicable=has_causal_form or not column.table.task.get("causal")) for column in columns]
+        has_causal_form = set(RowName(name).mechanisms).isdisjoint(not_causal)
+        missing = [Cell(applicable=has_causal_form or column.direction != "causal") for column in columns]
         cells = tuple(of_task.get(name, none) for of_task, none in zip(known, missing, strict=True))
         ran = {column.direction for column, cell in zip(columns, cells, strict=True) if cell.row}
         group = "controls" if control else " and ".join(sorted(ran))
@@ -389,6 +394,6 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
 def _protocols(found: HeatMap) -> str:
     """Return a sentence that says by which protocol each task was run."""
     (usual, _), *others = Counter(column.table.protocol for column in found.columns).most_common()
-    named = grouped((c.table.protocol, f"{c.title.removesuffix(f' ({c.direction})')} ({c.direction})") for c in found.columns)
+    named = grouped((c.table.protocol, f"{c.heading} ({c.direction})") for c in found.columns)
     told = [f"{', '.join(named[protocol])}: protocol {protocol}" for protocol, _ in others]
     return f"The runs follow protocol {usual}." if not told else f"{'; '.join(told)}; all other tasks: protocol {usual}."

@@ -59,17 +59,24 @@ class RowName:
         Raises:
             ValueError: ``attention`` is not a valid pattern of a hybrid.
         """
+        found = self._pattern()
+        if self.is_hybrid and not all(NAME.fullmatch(name) for name, _ in found):
+            wanted = "parts joined by +, each NAME or COUNT*NAME, such as 3*linformer+softmax"
+            raise ValueError(f"a hybrid must have {wanted}; got {self.attention!r}")
+        return tuple(name for name, times in found for _ in range(times))
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Mechanisms of the row, each once, in the order of their first layers. If ``attention`` is not a valid pattern of a
+        hybrid, they are its parts."""
+        return tuple(dict(self._pattern()))
+
+    def _pattern(self) -> list[tuple[str, int]]:
+        """Return the mechanism and the number of layers of each part of ``attention``, whether they are valid or not."""
         if not self.is_hybrid:
-            return (self.attention,)
-        found: list[str] = []
-        for part in self.attention.split("+"):
-            times = TIMES.fullmatch(part)
-            name = times[2] if times else part
-            if not NAME.fullmatch(name):
-                wanted = "parts joined by +, each NAME or COUNT*NAME, such as 3*linformer+softmax"
-                raise ValueError(f"a hybrid must have {wanted}; got {self.attention!r}")
-            found += [name] * (int(times[1]) if times else 1)
-        return tuple(found)
+            return [(self.attention, 1)]
+        found = [(TIMES.fullmatch(part), part) for part in self.attention.split("+")]
+        return [(times[2], int(times[1])) if times else (part, 1) for times, part in found]
 
     def parts(self) -> list[RowName]:
         """Return one row for each mechanism of a hybrid, in the order of their first layers. For any other row, return the row

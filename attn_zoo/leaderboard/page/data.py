@@ -182,7 +182,8 @@ def heat_data(found: HeatMap) -> Mapping[str, Any]:
     ]
     return {
         "columns": [
-            {"title": c.title, "direction": c.direction, "metric": c.metric, "why": c.unshaded or ""} for c in found.columns
+            {"title": c.title, "heading": c.heading, "direction": c.direction, "metric": c.metric, "why": c.unshaded or ""}
+            for c in found.columns
         ],
         "beside": [*(["average (%)"] if averages else []), *([found.flops.head] if found.flops else [])],
         "chance": [c.chance for c in found.columns],

@@ -66,7 +66,7 @@
     return isNaN(found) ? -Infinity : found;
   };
   const heatColumn = (column, place) => ({
-    title: "", titleFormatter: heading(column.title.replace(/ \(causal\)$/, ""), column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
+    title: "", titleFormatter: heading(column.heading, column.why && `not shaded: ${column.why}`, column.metric), hozAlign: "right", headerSortStartingDir: column.metric.includes("↓") ? "asc" : "desc", headerWordWrap: true, width: 96,
     field: `cells.${place}`, sorter: (a, b) => number(a[0]) - number(b[0]),
     formatter: (cell) => {
       const [text, small, level, kinds, said] = cell.getValue();
