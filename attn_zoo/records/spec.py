@@ -6,9 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import Field, asdict, dataclass, field, fields
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from attn_zoo.checks import check_number, check_shared_heads, check_text, check_types, check_whole
@@ -46,27 +44,17 @@ def _added_later(default: Any) -> Any:
     return field(default=default, metadata={_ADDED: True})
 
 
-@cache
-def _fields_of(kind: Any) -> tuple[Field[Any], ...]:
-    """Return the fields of a dataclass. The result is kept, because each record of a table asks for it."""
-    return fields(kind)
-
-
-def _named(part: Any) -> dict[str, Any]:
-    """Return the fields by name. Fields that were added after the first records are left out at their defaults."""
-    kind: Any = type(part)  # mypy does not see that a class is hashable
-    values = ((option, getattr(part, option.name)) for option in _fields_of(kind))  # asdict takes several times as long
-    return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
-
-
+@dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a spec whose fields are numbers, strings and booleans."""
-
-    __slots__ = ()
+    """Spec or a part of it, which has plain data."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. Fields that were added after the first records are left out at their defaults."""
-        return _named(self)
+        return {  # asdict takes several times as long
+            own.name: value.to_dict() if isinstance(value, _Part) else dict(value) if isinstance(value, dict) else value
+            for own in fields(self)
+            if (value := getattr(self, own.name)) != own.default or _ADDED not in own.metadata
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +168,7 @@ class Budget(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpec:
+class RunSpec(_Part):
     """All settings on which one run depends: the mechanism, the task, the network, the budget and one seed."""
 
     attention: str
@@ -201,16 +189,6 @@ class RunSpec:
     attention_version: int = _added_later(1)
     """Version on the mechanism's card. For a hybrid (layers with different mechanisms), it is 1 plus the sum of (version - 1) over
     these mechanisms."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the spec as plain data. Fields that were introduced after the first records are left out if they have their
-        defaults.
-        """
-        return self._shared() | {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
-
-    def _shared(self) -> dict[str, Any]:
-        """Return plain data that use the same ``options`` and ``task_options`` objects as the spec."""
-        return _named(self) | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
@@ -243,7 +221,7 @@ class RunSpec:
         Args:
             protocol: version of the rules of training and testing; None means the property ``protocol``.
         """
-        data = self._shared()
+        data = self.to_dict()
         if not data["model"]["backbone"]:  # added after the first records, whose ids must not change
             del data["model"]["backbone"]
         return digest_of([protocol or self.protocol, task_version, data])[:16]
