@@ -118,19 +118,22 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
     write_whole(path, lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
 
 
-def unpack(path: Path) -> list[RunRecord]:
+def unpack(path: Path, place: str = "") -> list[RunRecord]:
     """Return the records in a packed file.
+
+    Args:
+        place: path of the packed file's folder relative to the folder of records, which is put before the sources of the records.
 
     Raises:
         OSError: the file cannot be read.
         RecordError: the file is damaged.
     """
     found = path.stat()
-    return list(_unpacked(path, found.st_mtime_ns, found.st_size))
+    return list(_unpacked(path, place, found.st_mtime_ns, found.st_size))
 
 
 @lru_cache(maxsize=4)  # a sweep asks for each of its runs
-def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
+def _unpacked(path: Path, place: str, changed: int, size: int) -> Sequence[RunRecord]:
     try:
         with lzma.open(path) as file:
             text = file.read(MOST_BYTES + 1)
@@ -138,7 +141,7 @@ def _unpacked(path: Path, changed: int, size: int) -> Sequence[RunRecord]:
             raise RecordError(f"it has more than {MOST_BYTES:,} bytes")
         lines = [parse(line) for line in text.decode().splitlines()]
         _check_sources([line["source"] for line in lines])
-        return tuple(RunRecord.from_dict(line["record"], line["source"]) for line in lines)
+        return tuple(RunRecord.from_dict(line["record"], PurePath(place, line["source"]).as_posix()) for line in lines)
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         kind = EditedError if isinstance(error, EditedError) else RecordError
         raise kind(

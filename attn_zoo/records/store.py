@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -139,7 +139,11 @@ class Store:
         for path in chain(self._files(pattern), self._files(f"*{PACKED}")):
             place = path.relative_to(self.root)
             try:
-                found = list(_held(path, place, pattern)) if path.name.endswith(PACKED) else [read_record(path, place.as_posix())]
+                if path.name.endswith(PACKED):
+                    held = unpack(path, place.parent.as_posix())
+                    found = [record for record in held if fnmatchcase(_by_name(record)[0], pattern)]
+                else:
+                    found = [read_record(path, place.as_posix())]
             except RecordError as error:
                 yield Damaged(path, str(error), error.kind)
             except OSError as error:
@@ -289,15 +293,6 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
-
-
-def _held(path: Path, place: Path, pattern: str) -> Iterator[RunRecord]:
-    """Yield the records of a packed file whose file names match a pattern. ``place`` is the path of the packed file relative to the
-    folder of records."""
-    for record in unpack(path):
-        own = place.parent / str(record.source)
-        if fnmatchcase(own.name, pattern):
-            yield replace(record, source=own.as_posix())
 
 
 def _written(record: RunRecord) -> float:
