@@ -11,11 +11,10 @@ from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
 from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.rank import (
+    counted_runs,
     draws_by_seed,
     has_score,
     key_of,
-    newest,
-    on_distant,
     shared_task_options,
     tables,
     without_trials,
@@ -58,7 +57,7 @@ _MEASURED = {
 """For each measured cost, its column, the column with its spread, and the kinds of findings if it is higher or lower in B."""
 
 _Seeds = Mapping[int, RunRecord]
-"""Runs of one row by seed. If a run was repeated, the newest finished one counts or, if none finished, the newest."""
+"""Runs of one row that count, by seed."""
 
 
 class Finding(NamedTuple):
@@ -150,11 +149,8 @@ def judged(rows: Sequence[Compared]) -> list[tuple[str, float | None]]:
 
 def _rows(runs: Iterable[RunRecord]) -> dict[str, _Seeds]:
     """Return the runs by row and seed."""
-    by_row = grouped((key_of([_settings(run)]), run) for run in runs)
-    return {
-        key: {run.spec.seed: on_distant(run) for run in newest((key, run) for run in members)}
-        for key, members in sorted(by_row.items())
-    }
+    by_row = counted_runs((key_of([_settings(run)]), run) for run in runs)
+    return {key: {run.spec.seed: run for run in own} for key, own in sorted(by_row.items())}
 
 
 def _settings(run: RunRecord) -> dict[str, object]:

@@ -49,11 +49,11 @@ def tables(
         ValueError: ``records`` holds an object that is not a ``RunRecord``.
     """
     runs = without_trials(record for record in run_records(records) if task in (None, record.spec.task))
-    found = [list(grouped((row_key(run), on_distant(run)) for run in of_table).values()) for of_table in _counted_once(runs)]
-    settings = _settings([{row_key(rows[0]): rows[0] for rows in groups} for groups in found])
-    machines = sorted({run.machine for groups in found for rows in groups for run in rows})
+    found = [counted_runs((_row_key(run), run) for run in members) for members in _by_table(runs)]
+    settings = _settings([{key: own[0] for key, own in by_row.items()} for by_row in found])
+    machines = sorted({run.machine for by_row in found for own in by_row.values() for run in own})
     names = {machine: f"machine {at}" for at, machine in enumerate(machines, 1)}
-    made = [_table(groups, settings, equal or {}, at, names) for groups in found]
+    made = [_table(by_row, settings, equal or {}, at, names) for by_row in found]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
@@ -65,7 +65,7 @@ def tables(
     return sorted(made, key=place)
 
 
-def on_distant(run: RunRecord) -> RunRecord:
+def _on_distant(run: RunRecord) -> RunRecord:
     """Return a run with the score on the part of the test split that depends on distant tokens as its test score, the score on
     the whole split as a part, and the number of examples in the part, if the record has it. Without such a part, return the run
     unchanged."""
@@ -130,8 +130,8 @@ def _started(run: RunRecord) -> str:
     return str(run.environment.get("started"))
 
 
-def _counted_once(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Return the runs of each table, one run per row and seed.
+def _by_table(runs: Sequence[RunRecord]) -> Iterable[list[RunRecord]]:
+    """Return the runs of each table.
 
     The runs of a table have the same protocol, task, network (except heads), budget, precision, device and data. Runs of an earlier
     version of a mechanism form another table. A run that failed before reading its data joins the table with most runs of its
@@ -146,20 +146,20 @@ def _counted_once(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
         keyed.append(((key, outdated), _data_key(run), run))
     drawn = grouped((key, data) for key, data, _ in keyed if data)
     most = {key: max(dict.fromkeys(each), key=each.count) for key, each in drawn.items()}
-    by_table = grouped(((key, data or most.get(key, "")), run) for key, data, run in keyed)
-    return [newest((row_key(run), run) for run in members) for members in by_table.values()]
+    return grouped(((key, data or most.get(key, "")), run) for key, data, run in keyed).values()
 
 
-def newest(runs: Iterable[tuple[str, RunRecord]]) -> list[RunRecord]:
-    """Return one run for each row and seed, from pairs (row, run): the newest finished run or, if none finished, the newest."""
+def counted_runs(runs: Iterable[tuple[str, RunRecord]]) -> dict[str, list[RunRecord]]:
+    """Return the runs of each row that count, with the scores that tables show, from pairs (row, run). For each seed, the newest
+    finished run counts or, if none finished, the newest."""
     found: dict[tuple[str, int], RunRecord] = {}
     for row, run in sorted(runs, key=lambda pair: (pair[1].status == "done", _started(pair[1]))):
         found.pop((row, run.spec.seed), None)  # so that the order is that of the runs that are kept
         found[row, run.spec.seed] = run
-    return list(found.values())
+    return grouped((row, _on_distant(run)) for (row, _), run in found.items())
 
 
-def row_key(run: RunRecord) -> str:
+def _row_key(run: RunRecord) -> str:
     """Return text that is equal for all seeds of a row."""
     spec, study = run.spec, [run.tuning.study] if run.tuning else []
     return key_of([spec.attention, own_options(run), spec.implementation, spec.model.heads, *study])
@@ -189,16 +189,16 @@ def _data_key(run: RunRecord) -> str:
 
 
 def _table(
-    groups: Sequence[Sequence[RunRecord]],
+    by_row: Mapping[str, Sequence[RunRecord]],
     settings: Mapping[str, str],
     equal: Mapping[str, float],
     at: Sequence[float],
     machines: Mapping[str, str],
 ) -> Table:
-    firsts = [group[0] for group in groups]
-    whole = min((run for group in groups for run in group), key=lambda run: (run.status != "done", _started(run)))
+    firsts = [own[0] for own in by_row.values()]
+    whole = min((run for own in by_row.values() for run in own), key=lambda run: (run.status != "done", _started(run)))
     chance, told, measured = whole.chance, _with_unusual_heads(firsts), resolution(whole.task_card, whole.data)
-    rows = [_row(group, settings[row_key(group[0])], chance, group[0].spec.attention in told) for group in groups]
+    rows = [_row(own, settings[key], chance, own[0].spec.attention in told) for key, own in by_row.items()]
     rows.sort(key=lambda row: (row.control, standing(row, measured.sign), row.label))
     controls = [row for row in rows if row.control and row.test]
     # With failed seeds, the remaining ones are the lucky ones; with few seeds, no row can be compared with the control.
