@@ -222,7 +222,7 @@ def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], sc
     own line. Rows with a failed seed and rows whose recorded costs cannot be compared (see ``comparable``) are left out.
     """
     rows = [row for row in rows if not row.failures and (axis.source or comparable(row, row, axis.name))]
-    for block in {None} if axis.source else {row.block for row in rows}:
+    for block in [None] if axis.source else dict.fromkeys(row.block for row in rows):
         front: list[tuple[float, float]] = []
         members = [row for row in rows if block in (None, row.block)]
         for row in sorted(members, key=lambda row: (axis.of(row) or 0.0, -table.sign * (row.test.mean if row.test else 0.0))):
