@@ -339,7 +339,7 @@ def hybrids_finding(made: Sequence[Table]) -> str:
         mixed = [row for row in table.rows if "+" in row.attention and row.against_softmax]
         if not mixed:
             continue
-        best = min(mixed, key=lambda row: standing(row, table.sign))
+        best = min(mixed, key=standing)
         assert best.against_softmax
         outcome = best.against_softmax.outcome
         words = f"{outcome} {'from' if outcome is Outcome.TIED else 'than'} softmax"
@@ -361,7 +361,7 @@ def order_of(table: Table) -> list[str]:
     """Return the mechanisms of a table without controls, the best first, as the leaderboard sorts them. If a mechanism has
     several rows, the one with the best validation score counts."""
     kept = [row for row in shown_rows(table).values() if not row.control and row.test is not None]
-    return [row.attention for row in sorted(kept, key=lambda row: standing(row, table.sign))]
+    return [row.attention for row in sorted(kept, key=standing)]
 
 
 def _section(finding: str, picture: str, table: str, left: Sequence[str]) -> str:

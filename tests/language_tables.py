@@ -32,7 +32,7 @@ def _of_repeated(row: Row, text: Table) -> str:
 def _correlations(text: Table, profile: Sequence[Table]) -> str:
     causal = bool(text.task.get("causal"))
     order, found = order_of(text), list[tuple[str, int, float, float]]()
-    rows = sorted((row for row in text.rows if row.test is not None), key=lambda row: (row.control, standing(row, text.sign)))
+    rows = sorted((row for row in text.rows if row.test is not None), key=lambda row: (row.control, standing(row)))
     scored = [(row.name, score(row, text), _of_repeated(row, text), str(len(row.seeds))) for row in rows]
     lower = "" if text.higher_is_better else " (lower is better)"
     head = ("mechanism", f"{text.task['metric']}{lower}", "of repeated tokens", "seeds")

@@ -29,25 +29,24 @@ Spent = Callable[[Row, RunRecord, Mapping[str, Any]], float | None]
 unknown."""
 
 
-def boards(rows: Sequence[Row], sign: int, equal: Mapping[str, float]) -> dict[str, Board]:
+def boards(rows: Sequence[Row], equal: Mapping[str, float]) -> dict[str, Board]:
     """Return for each recorded cost (time, FLOPs, memory) the scores that the rows reach within the same budget.
 
     Args:
-        sign: 1 if higher scores are better, else -1.
         equal: budget by cost, in seconds, FLOPs or bytes. Each cost without a budget gets its default budget.
     """
     made = {
-        "time": _trained("time", rows, _seconds, equal.get("time"), sign),
-        "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs"), sign),
-        "memory": _fitting(rows, equal.get("memory"), sign),
+        "time": _trained("time", rows, _seconds, equal.get("time")),
+        "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs")),
+        "memory": _fitting(rows, equal.get("memory")),
     }
     return {cost: board for cost, board in made.items() if board}
 
 
-def boards_at(rows: Sequence[Row], sign: int, seconds: Sequence[float]) -> tuple[Board, ...]:
+def boards_at(rows: Sequence[Row], seconds: Sequence[float]) -> tuple[Board, ...]:
     """Return, for each training time in seconds, the best validation score that each row reached by then. If no run has a
     validation curve, the result is empty."""
-    made = (_trained("time", rows, _seconds, time, sign) for time in seconds)
+    made = (_trained("time", rows, _seconds, time) for time in seconds)
     return tuple(board for board in made if board)
 
 
@@ -91,7 +90,7 @@ def _flops(row: Row, run: RunRecord, point: Mapping[str, Any]) -> float | None:
     return flops_until(point["step"], run, row.training_flops_per_example)
 
 
-def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | None, sign: int) -> Board | None:
+def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | None) -> Board | None:
     """Return the board with each row's best validation score within the budget, or None if no row has a curve with known costs."""
     curves = {row.label: _curves(row, spending) for row in rows}
     ends = {label: min(max(curve)[0] for curve in found) for label, found in curves.items() if found and all(found)}
@@ -103,7 +102,7 @@ def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | Non
         if known:
             chosen = asked or min(ends[row.label] for row in _contenders(known))
             budgets |= {row.block: chosen for row in members}
-    within = {row.label: _reached(row, curves[row.label], budgets.get(row.block), cost, sign) for row in rows}
+    within = {row.label: _reached(row, curves[row.label], budgets.get(row.block), cost) for row in rows}
     return Board(cost, _GIVEN if asked else "the smallest total that any run of a contender spent", "valid", budgets, within)
 
 
@@ -122,7 +121,7 @@ def _curves(row: Row, spending: Spent) -> list[list[Point]]:
     return found
 
 
-def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str, sign: int) -> Within:
+def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, cost: str) -> Within:
     """Return the best validation score that a row reached within the budget, as an estimate over seeds."""
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
@@ -139,10 +138,10 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
         return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
     notes = ["spent less than the budget"] if max(max(curve)[0] for curve in curves) < budget else []
     notes += [f"{len(row.failures)} of {row.attempts} seeds failed"] if row.failures else []
-    return entry([max(points, key=lambda point: sign * point[1]) for points in within], "; ".join(notes))
+    return entry([max(points, key=lambda point: row.sign * point[1]) for points in within], "; ".join(notes))
 
 
-def _fitting(rows: Sequence[Row], asked: float | None, sign: int) -> Board | None:
+def _fitting(rows: Sequence[Row], asked: float | None) -> Board | None:
     """Return the board of memory. It has, for each mechanism, the row with the best validation score among those that fit the
     budget, with its test score."""
     budgets: dict[Block, float] = {}
@@ -156,19 +155,19 @@ def _fitting(rows: Sequence[Row], asked: float | None, sign: int) -> Board | Non
         budgets[block] = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)
         smallest = "peak memory of any softmax row" if softmax else "memory that fits at least one row of every contender"
         rules.add(_GIVEN if asked else f"the smallest {smallest}")
-        within |= dict(_chosen(rivals, budgets[block], sign) for rivals in by_attention.values())
+        within |= dict(_chosen(rivals, budgets[block]) for rivals in by_attention.values())
     if not budgets:
         return None
     return Board("memory", ", or, in a block without softmax, ".join(sorted(rules, reverse=True)), "test", budgets, within)
 
 
-def _chosen(members: Sequence[Row], budget: float, sign: int) -> tuple[str, Within]:
+def _chosen(members: Sequence[Row], budget: float) -> tuple[str, Within]:
     """Return the label and the test score of a mechanism's best row on validation among the rows that fit the budget."""
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)
         return least.label, Within(budget, None, None, True, f"over budget: takes {spent('memory', _peak(least))}")
-    best = max(fitting, key=lambda row: sign * row.valid.mean if row.valid else -math.inf)
+    best = max(fitting, key=lambda row: row.sign * row.valid.mean if row.valid else -math.inf)
     note = "" if len(members) == 1 else f"best on validation among the rows that fit ({len(fitting)} of {len(members)})"
     return best.label, Within(budget, best.test, best.peak_bytes, False, note)
 

@@ -149,7 +149,7 @@ def _interval(row: Row, logarithms: Sequence[float]) -> float:
 
 def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float, resolution: Resolution) -> Comparison:
     if ratio is None:
-        gain = resolution.sign * score.mean
+        gain = one.sign * score.mean
         ties = resolution.ties(gain, max(abs(row.test.mean) for row in (one, other) if row.test))
     else:
         gain, ties = -ratio.mean, abs(ratio.mean) < math.log1p(SMALLEST)
@@ -158,19 +158,14 @@ def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p
     return Comparison(one.label, other.label, score, ratio, p, outcome)
 
 
-def standing(row: Row, sign: int) -> tuple[bool, float]:
+def standing(row: Row) -> tuple[bool, float]:
     """Return a sort key that puts the best row first.
 
     Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to
     90 % of that score. All others follow, the best score first.
-
-    Args:
-        sign: 1 if higher scores are better, else -1.
     """
     steps = _logarithms(row)
-    if steps is not None:
-        return False, statistics.fmean(steps)
-    return True, math.inf if row.test is None else -sign * row.test.mean
+    return (True, -row.merit) if steps is None else (False, statistics.fmean(steps))
 
 
 def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution) -> Judgement:
@@ -190,7 +185,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution)
         row.unjudged = None if reason else missing.get(row.label)
     fit = control if control and not _unfit(control) else None
 
-    softmax = best_on_validation((row for row in kept if row.attention == BASELINE), resolution.sign)
+    softmax = best_on_validation(row for row in kept if row.attention == BASELINE)
 
     def compared(best: Row) -> tuple[Comparison, ...]:
         pairs = {frozenset((a.label, b.label)): (a, b) for b in (best, softmax, fit) if b for a in kept if a is not b}
@@ -244,7 +239,7 @@ def _verdict(row: Row, best: Row, control: Row | None, resolution: Resolution) -
     worse = row.against_best is not None and row.against_best.outcome == Outcome.WORSE
     if not is_above_control(row):
         assert row.against_control is not None and row.test is not None, "without a control every row is above it"
-        gain = resolution.sign * row.against_control.difference.mean
+        gain = row.sign * row.against_control.difference.mean
         if worse or not is_above_control(best) or gain <= 0 or resolution.ties(gain, abs(row.test.mean)):
             return Verdict.NO_BETTER
     return Verdict.BEST if row is best else Verdict.WORSE if worse else Verdict.TIED
@@ -314,21 +309,18 @@ def ordered(table: Table, by: str) -> Table:
     return replace(table, rows=tuple(sorted(table.rows, key=place)))
 
 
-def with_fronts(rows: Sequence[Row], judgement: Judgement, sign: int) -> None:
+def with_fronts(rows: Sequence[Row], judgement: Judgement) -> None:
     """Set, for each row including controls, the Pareto fronts that it is on and the rows that dominate it.
 
     Fronts compare mean values. A row dominates another if it is no worse in mean score and in every comparable cost, and also
     cheaper in one cost or significantly better in score. A row is cheaper in time if its slowest seed took less time than the
     other's fastest seed. A row with a failed seed is on no front and dominates no other row.
-
-    Args:
-        sign: 1 if higher scores are better, else -1.
     """
     better = apart(judgement.comparisons)
     whole = [row for row in rows if row.test and not row.failures]
     for row in rows:
-        row.fronts = tuple(cost for cost in COSTS if row in whole and _on_front(row, whole, cost, sign))
-        row.dominated_by = tuple(other.label for other in whole if row.test and _dominates(other, row, sign, better))
+        row.fronts = tuple(cost for cost in COSTS if row in whole and _on_front(row, whole, cost))
+        row.dominated_by = tuple(other.label for other in whole if row.test and _dominates(other, row, better))
 
 
 def comparable(one: Row, other: Row, cost: str) -> bool:
@@ -342,19 +334,19 @@ def comparable(one: Row, other: Row, cost: str) -> bool:
     return one.block_of(cost) == other.block_of(cost) and (cost in COUNTED or len(one.block.machines) == 1)
 
 
-def _on_front(row: Row, others: Sequence[Row], cost: str, sign: int) -> bool:
+def _on_front(row: Row, others: Sequence[Row], cost: str) -> bool:
     mine = cost_of(row, cost)
     if mine is None or not comparable(row, row, cost):  # not measured, or on several machines
         return False
     for other in others:
-        gain, spent = _signed(other, sign) - _signed(row, sign), cost_of(other, cost) or 0.0
+        gain, spent = other.merit - row.merit, cost_of(other, cost) or 0.0
         if gain >= 0 and spent <= mine and (gain > 0 or spent < mine) and comparable(row, other, cost):
             return False
     return True
 
 
-def _dominates(one: Row, other: Row, sign: int, better: set[tuple[str, str]]) -> bool:
-    if one is other or _signed(one, sign) < _signed(other, sign):
+def _dominates(one: Row, other: Row, better: set[tuple[str, str]]) -> bool:
+    if one is other or one.merit < other.merit:
         return False
     costs = {cost: (cost_of(one, cost) or 0.0, cost_of(other, cost) or 0.0) for cost in COSTS if comparable(one, other, cost)}
     if not costs or any(mine > theirs for mine, theirs in costs.values()):
@@ -368,8 +360,3 @@ def _sooner(one: Row, other: Row) -> bool:
     if one.train_seconds_range is None or other.train_seconds_range is None:
         return False
     return one.train_seconds_range[1] < other.train_seconds_range[0]
-
-
-def _signed(row: Row, sign: int) -> float:
-    assert row.test is not None, "only rows with a score are compared"
-    return sign * row.test.mean

@@ -9,7 +9,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from statistics import fmean
 
 from attn_zoo.grouping import grouped
@@ -230,15 +229,14 @@ def _cells(column: Column) -> dict[str, Cell]:
     control needs no attention.
     """
     table, rows = column.table, shown_rows(column.table)
-    means = [table.sign * row.test.mean for row in rows.values() if row.test and not row.control]
+    means = [row.merit for row in rows.values() if row.test and not row.control]
     start, shaded = table.sign * (table.best_control or 0.0), column.unshaded is None
 
     def cell(row: Row) -> Cell:
         if row.test is None:
             return Cell(row)
-        mean = table.sign * row.test.mean
-        best = row.verdict == Verdict.BEST if table.judgement.best else mean == max(means, default=math.nan)
-        gained = 0.0 if row.verdict == Verdict.NO_BETTER else mean - start
+        best = row.verdict == Verdict.BEST if table.judgement.best else row.merit == max(means, default=math.nan)
+        gained = 0.0 if row.verdict == Verdict.NO_BETTER else row.merit - start
         shade = max(0.0, min(1.0, gained / (max(means) - start))) if shaded else None
         leads = best and not row.control and (shaded or table.best_control is None)
         return Cell(row, shade, leads, row.label == table.control, text=brief(row.test.mean, table), small=_beside(row, table))
@@ -252,14 +250,12 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     A column is shaded only if a mechanism is better than the best control by at least one point (1 % if the metric is not a
     percentage). If the table has verdicts, the difference must also be significant.
     """
-    sign = table.sign
-    scored = [(sign * row.test.mean, row) for row in rows if row.test and not row.control]
-    best = max(scored, key=itemgetter(0))[1] if scored else None
+    best = max((row for row in rows if row.test and not row.control), key=lambda row: row.merit, default=None)
     if best is None or best.test is None:
         return "no mechanism has a score"
     if table.best_control is None:
         return "no control was run"
-    if sign * (best.test.mean - table.best_control) <= 0:
+    if table.sign * (best.test.mean - table.best_control) <= 0:
         return f"no mechanism is better than the control {table.control}"
     verdicts = {row.verdict for row in table.rows} - {None}
     if verdicts and verdicts <= {Verdict.NO_BETTER, Verdict.NOT_TRAINED}:

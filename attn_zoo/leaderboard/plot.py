@@ -225,9 +225,9 @@ def _draw_front(axes: Any, table: Table, axis: CostAxis, rows: Sequence[Row], sc
     for block in [None] if axis.source else dict.fromkeys(row.block for row in rows):
         front: list[tuple[float, float]] = []
         members = [row for row in rows if block in (None, row.block)]
-        for row in sorted(members, key=lambda row: (axis.of(row) or 0.0, -table.sign * (row.test.mean if row.test else 0.0))):
+        for row in sorted(members, key=lambda row: (axis.of(row) or 0.0, -row.merit)):
             assert row.test is not None, "curves hold rows with a score"
-            if not front or table.sign * row.test.mean * scale > table.sign * front[-1][1]:
+            if not front or row.merit * scale > table.sign * front[-1][1]:
                 front.append((axis.of(row) or 0.0, row.test.mean * scale))
         axes.plot(*zip(*front, strict=True), drawstyle="steps-post", color=MUTED, linewidth=4, alpha=0.2, zorder=1.2)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, resolution, standing, with_fronts
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, difference, judge_rows, resolution, standing, with_fronts
 from attn_zoo.leaderboard.statistics import Estimate, estimate, steps_to_90, successes
 from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table
 from attn_zoo.records import RunRecord
@@ -198,8 +198,8 @@ def _table(
     firsts = [own[0] for own in by_row.values()]
     whole = min((run for own in by_row.values() for run in own), key=lambda run: (run.status != "done", _started(run)))
     chance, told, measured = whole.chance, _with_unusual_heads(firsts), resolution(whole.task_card, whole.data)
-    rows = [_row(own, settings[key], chance, own[0].spec.attention in told) for key, own in by_row.items()]
-    rows.sort(key=lambda row: (row.control, standing(row, measured.sign), row.label))
+    rows = [_row(own, settings[key], chance, own[0].spec.attention in told, measured) for key, own in by_row.items()]
+    rows.sort(key=lambda row: (row.control, standing(row), row.label))
     controls = [row for row in rows if row.control and row.test]
     # With failed seeds, the remaining ones are the lucky ones; with few seeds, no row can be compared with the control.
     control = min(controls, key=lambda row: (bool(row.failures), len(row.seeds) < SEEDS_NEEDED), default=None)
@@ -218,7 +218,7 @@ def _table(
                     "long with one seed as with another"
                 )
     judgement = judge_rows(rows, control, measured)
-    with_fronts(rows, judgement, measured.sign)
+    with_fronts(rows, judgement)
     return Table(
         task=whole.task_card,
         task_options=shared_task_options(whole),
@@ -234,20 +234,19 @@ def _table(
         softmax_flops=softmax_flops,
         rows=tuple(rows),
         judgement=judgement,
-        boards=boards(rows, measured.sign, equal),
-        at=boards_at(rows, measured.sign, at),
+        boards=boards(rows, equal),
+        at=boards_at(rows, at),
         machines=machines,
     )
 
 
-def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads: bool) -> Row:
+def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads: bool, measured: Resolution) -> Row:
     runs = sorted(runs, key=lambda run: run.spec.seed)
     first, done, failed = runs[0], list(filter(has_score, runs)), list(filterfalse(has_score, runs))
     flops, training = _counted(runs, "flops_per_example"), _counted(runs, "training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = [time for run in done if (time := seconds_until(run, run.measured.get("train_seconds"))) is not None]
     scores = bounds(first.task_card["metric"])
-    gaps = resolution(first.task_card, {}).bounds
     by_seed = {run.spec.seed: run.scores["test"] for run in done}
     test = estimate(list(by_seed.values()), scores)
     parts = dict.fromkeys(name for run in done for name in run.scores if name.startswith(PART))
@@ -260,12 +259,13 @@ def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads
         heads=first.spec.model.heads if by_heads else None,
         control=bool(first.attention_card.get("control")),
         runs=tuple(runs),
+        sign=measured.sign,
         warnings=tuple(dict.fromkeys(said.removeprefix(f"{first.spec.attention}: ") for run in runs for said in run.warnings)),
         test=test,
         by_seed=by_seed,
         valid=_mean(done, "valid", scores),
         parts={name.removeprefix(PART): found for name in parts if (found := _mean(done, name, scores))},
-        train_gap=estimate([known - tested for known, tested in train if known is not None], gaps),
+        train_gap=estimate([known - tested for known, tested in train if known is not None], measured.bounds),
         over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
         failures=tuple(Failure(run.status, run.spec.seed, run.reason or "its test score is not a number") for run in failed),

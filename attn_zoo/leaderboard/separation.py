@@ -58,7 +58,7 @@ def separates(table: Table, mechanism: str = "softmax") -> Separation:
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
     differing = apart(compare(list(combinations(kept, 2)), measured))
-    groups = groups_apart([row.label for row in sorted(kept, key=lambda row: standing(row, table.sign))], differing)
+    groups = groups_apart([row.label for row in sorted(kept, key=standing)], differing)
     baseline = next((row for row in table.rows if row.attention == mechanism), None)
     controls = [row for row in kept if row.control and row is not baseline]
     margin, against = None, [f"there is no row of {mechanism}"]

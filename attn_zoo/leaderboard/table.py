@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -203,6 +204,8 @@ class Row:
     tuned: Mapping[str, Any] = data_field("settings that the search found")
     card: Mapping[str, Any] = data_field("the mechanism's card as it was recorded")
     block: Block
+    sign: int
+    """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
     test: Estimate | None
     """Mean test score over the finished seeds, with its interval."""
     train_gap: Estimate | None
@@ -232,6 +235,11 @@ class Row:
     def name(self) -> str:
         """Label of the row, with ``(c)`` for a control."""
         return f"{self.label} (c)" if self.control else self.label
+
+    @property
+    def merit(self) -> float:
+        """Mean test score, multiplied by ``sign``; minus infinity without a score."""
+        return -math.inf if self.test is None else self.sign * self.test.mean
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -324,17 +332,13 @@ class Table:
         return str(self.task.get("data") or self.task.get("source", "unknown"))
 
 
-def best_on_validation(rows: Iterable[Row], sign: int) -> Row | None:
+def best_on_validation(rows: Iterable[Row]) -> Row | None:
     """Return the row with the best validation score, or None without rows. A row without a test score is returned only if no row
-    has a test score.
-
-    Args:
-        sign: 1 if higher scores are better, else -1.
-    """
+    has a test score."""
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid
-        return row.test is not None, valid is not None, sign * valid.mean if valid else 0.0
+        return row.test is not None, valid is not None, row.sign * valid.mean if valid else 0.0
 
     return max(sorted(rows, key=lambda row: row.label), key=place, default=None)
 
@@ -342,7 +346,7 @@ def best_on_validation(rows: Iterable[Row], sign: int) -> Row | None:
 def shown_rows(table: Table) -> dict[str, Row]:
     """Return for each mechanism its row with the best validation score (see ``best_on_validation``)."""
     by_attention = grouped((row.attention, row) for row in sorted(table.rows, key=lambda row: row.label))
-    return {name: best for name, rows in by_attention.items() if (best := best_on_validation(rows, table.sign))}
+    return {name: best for name, rows in by_attention.items() if (best := best_on_validation(rows))}
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
