@@ -15,7 +15,7 @@ from scipy.stats import permutation_test, rankdata, spearmanr
 
 from attn_zoo.bench.tables import binary
 from attn_zoo.leaderboard import Row, Table
-from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, resolution, standing
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, standing
 from attn_zoo.leaderboard.metrics import compared, score
 from attn_zoo.leaderboard.statistics import holm
 from attn_zoo.leaderboard.table import Comparison, Outcome, shown_rows, titles
@@ -193,9 +193,8 @@ def against_softmax(rows: Mapping[str, tuple[Row, Table]]) -> list[Comparison] |
     fit = {name: row for name, (row, _) in rows.items() if len(row.seeds) >= SEEDS_NEEDED and not row.control and not row.failures}
     if BASELINE not in fit or len(fit) < 2:
         return None
-    table = rows[BASELINE][1]
     pairs = [(row, fit[BASELINE]) for name, row in fit.items() if name != BASELINE]
-    return list(compare(pairs, resolution(table.task, table.data)))
+    return list(compare(pairs))
 
 
 def length_finding(found: Mapping[int, Mapping[str, tuple[Row, Table]]]) -> str:

@@ -17,7 +17,7 @@ from attn_zoo.cli.run import Plan, carry_out, plan_runs
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
 from attn_zoo.cli.words import Word, read_run_words, settings_from
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.metrics import SHARES
+from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.plugin_files import plugin_words
 from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals

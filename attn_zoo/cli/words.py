@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from attn_zoo import registry
 from attn_zoo.cli.config import COMPOSED, RunConfig, Settings
 from attn_zoo.contract import Level, UnknownNameError
-from attn_zoo.leaderboard.metrics import SHARES
 from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
 from attn_zoo.rows import RowName, convert_options, read_rows, split, typed_options

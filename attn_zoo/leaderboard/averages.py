@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.metrics import SHARES_OF_EXAMPLES
-from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate
+from attn_zoo.leaderboard.statistics import CONFIDENCE, SHARES_OF_EXAMPLES, Estimate
 from attn_zoo.leaderboard.table import Table
 
 CUT = 0.25

@@ -12,7 +12,6 @@ from attn_zoo.leaderboard.metrics import spent
 from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.leaderboard.table import Block, Board, Row, Within
 from attn_zoo.records import RunRecord
-from attn_zoo.records.record import bounds
 
 DISTURBED = 2.0
 """A run counts as disturbed (it was paused or shared its processor) if its training took more than this many times as long as
@@ -126,7 +125,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
 
     def entry(points: Sequence[Point], note: str, over: bool = False) -> Within:
         amount = statistics.median(cost for cost, _ in points) if points else None
-        return Within(budget, estimate([score for _, score in points], bounds(row.runs[0].task_card["metric"])), amount, over, note)
+        return Within(budget, estimate([score for _, score in points], row.resolution.scores), amount, over, note)
 
     if budget is None or not curves or not all(curves):
         unknown = "no learning curve, or its training time was disturbed"
@@ -138,7 +137,7 @@ def _reached(row: Row, curves: Sequence[Sequence[Point]], budget: float | None, 
         return entry([], f"over budget: the first validation of the slowest seed came at {spent(cost, first)}", over=True)
     notes = ["spent less than the budget"] if max(max(curve)[0] for curve in curves) < budget else []
     notes += [f"{len(row.failures)} of {row.attempts} seeds failed"] if row.failures else []
-    return entry([max(points, key=lambda point: row.sign * point[1]) for points in within], "; ".join(notes))
+    return entry([max(points, key=lambda point: row.resolution.sign * point[1]) for points in within], "; ".join(notes))
 
 
 def _fitting(rows: Sequence[Row], asked: float | None) -> Board | None:
@@ -167,7 +166,7 @@ def _chosen(members: Sequence[Row], budget: float) -> tuple[str, Within]:
     if not fitting:
         least = min(members, key=_peak)
         return least.label, Within(budget, None, None, True, f"over budget: takes {spent('memory', _peak(least))}")
-    best = max(fitting, key=lambda row: row.sign * row.valid.mean if row.valid else -math.inf)
+    best = max(fitting, key=lambda row: row.resolution.sign * row.valid.mean if row.valid else -math.inf)
     note = "" if len(members) == 1 else f"best on validation among the rows that fit ({len(fitting)} of {len(members)})"
     return best.label, Within(budget, best.test, best.peak_bytes, False, note)
 

@@ -15,23 +15,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from attn_zoo.checks import check_text
-from attn_zoo.leaderboard.metrics import SHARES, SHARES_OF_EXAMPLES
-from attn_zoo.leaderboard.statistics import CONFIDENCE, EVERYWHERE, Estimate, holm, welch
+from attn_zoo.leaderboard.statistics import CONFIDENCE, SMALLEST, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict, best_on_validation
-from attn_zoo.records.record import bounds
 
 BASELINE = "softmax"
 SEEDS_NEEDED = 3  # fewer seeds do not show the spread
 """Number of seeds that a verdict needs."""
-SMALLEST = 0.01
-"""Smallest difference that counts: one point for percentage metrics; for other metrics and for steps, 1 % of the larger value."""
-_ROUNDING = 1e-6
-"""Relative rounding error of scores, which are computed in single precision."""
 _LIKE_CONTROL = 0.02
 """Largest difference from the best control's validation score at which a row with a flat training loss counts as not trained. For
 metrics that are not percentages, it is a share of the control's score."""
@@ -39,59 +32,13 @@ ORDERS = ("score", *(cost.lower() for cost in COSTS))
 """Orders in which rows can be shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """Smallest differences between scores that a metric can show on a test split, and the direction in which scores are better."""
-
-    sign: int
-    """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
-    share: bool
-    """True for a percentage metric, whose differences are in points."""
-    examples: int | None
-    """Number of test examples if the metric is a share of the examples, such as accuracy; else None."""
-    bounds: tuple[float, float] = EVERYWHERE
-    """Least and greatest possible difference of two scores."""
-
-    @property
-    def grain(self) -> float:
-        """Smallest step between two scores, or 0 if the metric is not a share of the examples."""
-        return 1 / self.examples if self.examples else 0.0
-
-    def ties(self, difference: float, larger: float) -> bool:
-        """Return True if a difference between two scores is too small to count, whatever a significance test says.
-
-        Args:
-            larger: the larger of the two scores in absolute value.
-        """
-        return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
-
-    def floor(self, mean: float) -> float:
-        """Return the smallest standard deviation to assume for scores with this mean: the binomial error of the test set or the
-        rounding error of a score, whichever is larger."""
-        binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
-        return max(binomial, _ROUNDING * abs(mean))
-
-
-def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
-    """Return the resolution of a task's scores: how small a difference between two scores can count.
-
-    Args:
-        data: recorded facts about each split, such as the number of its examples.
-    """
-    metric = task["metric"]
-    examples = data.get("test", {}).get("examples") if metric in SHARES_OF_EXAMPLES else None
-    least, most = bounds(metric)
-    sign = 1 if task.get("higher_is_better", True) else -1
-    return Resolution(sign, metric in SHARES, examples, (least - most, most - least))
-
-
-def difference(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, float] | None:
+def difference(one: Row, other: Row) -> tuple[Estimate, float] | None:
     """Return the mean test score of ``one`` minus that of ``other`` as an estimate, and the p value of Welch's t test. If a row has
     no score, return None."""
     if one.test is None or other.test is None:
         return None
-    floors = resolution.floor(one.test.mean), resolution.floor(other.test.mean)
-    return welch(tuple(one.by_seed.values()), tuple(other.by_seed.values()), floors, resolution.bounds)
+    floors = one.resolution.floor(one.test.mean), one.resolution.floor(other.test.mean)
+    return welch(tuple(one.by_seed.values()), tuple(other.by_seed.values()), floors, one.resolution.bounds)
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
@@ -113,19 +60,18 @@ def _unfit(row: Row) -> str | None:
     return None
 
 
-def compare(pairs: Sequence[tuple[Row, Row]], resolution: Resolution) -> tuple[Comparison, ...]:
+def compare(pairs: Sequence[tuple[Row, Row]]) -> tuple[Comparison, ...]:
     """Return the comparison of the first row of each pair with the second row. P values are corrected for the number of pairs."""
-    made = [_tested(one, other, resolution) for one, other in pairs]
+    made = [_tested(one, other) for one, other in pairs]
     corrected = holm([p for _, _, p in made])
     return tuple(
-        _comparison(one, other, score, ratio, p, resolution)
-        for (one, other), (score, ratio, _), p in zip(pairs, made, corrected, strict=True)
+        _comparison(one, other, score, ratio, p) for (one, other), (score, ratio, _), p in zip(pairs, made, corrected, strict=True)
     )
 
 
-def _tested(one: Row, other: Row, resolution: Resolution) -> tuple[Estimate, Estimate | None, float]:
+def _tested(one: Row, other: Row) -> tuple[Estimate, Estimate | None, float]:
     """Return the difference of scores, the ratio of steps if rows are compared by steps, and the p value."""
-    found = difference(one, other, resolution)
+    found = difference(one, other)
     assert found is not None, "rows that are compared have scores"
     mine, theirs = _logarithms(one), _logarithms(other)
     if mine is None or theirs is None:
@@ -147,10 +93,10 @@ def _interval(row: Row, logarithms: Sequence[float]) -> float:
     return every / math.exp(statistics.fmean(logarithms))
 
 
-def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float, resolution: Resolution) -> Comparison:
+def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p: float) -> Comparison:
     if ratio is None:
-        gain = one.sign * score.mean
-        ties = resolution.ties(gain, max(abs(row.test.mean) for row in (one, other) if row.test))
+        gain = one.resolution.sign * score.mean
+        ties = one.resolution.ties(gain, max(abs(row.test.mean) for row in (one, other) if row.test))
     else:
         gain, ties = -ratio.mean, abs(ratio.mean) < math.log1p(SMALLEST)
     apart = p <= 1 - CONFIDENCE and not ties
@@ -168,7 +114,7 @@ def standing(row: Row) -> tuple[bool, float]:
     return (True, -row.merit) if steps is None else (False, statistics.fmean(steps))
 
 
-def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution) -> Judgement:
+def judge_rows(rows: Sequence[Row], control: Row | None) -> Judgement:
     """Compare the rows of mechanisms, and store in each row its verdict and comparisons, or the reason why it has no verdict.
     Return all comparisons.
 
@@ -189,7 +135,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution)
 
     def compared(best: Row) -> tuple[Comparison, ...]:
         pairs = {frozenset((a.label, b.label)): (a, b) for b in (best, softmax, fit) if b for a in kept if a is not b}
-        made = compare(list(pairs.values()), resolution)
+        made = compare(list(pairs.values()))
         found = {frozenset((c.row, c.against)): c for c in made}
         for row in kept:
             row.against_best, row.against_softmax, row.against_control = (
@@ -197,7 +143,7 @@ def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution)
             )
         return made
 
-    for best in _candidates(kept, fit, resolution):
+    for best in _candidates(kept, fit):
         comparisons = compared(best)
         if is_above_control(best):
             break
@@ -205,17 +151,17 @@ def judge_rows(rows: Sequence[Row], control: Row | None, resolution: Resolution)
         best = kept[0]
         comparisons = compared(best)
     for row in kept:
-        row.verdict = _verdict(row, best, control, resolution)
+        row.verdict = _verdict(row, best, control)
     if reason and best.verdict == Verdict.BEST:
         best.verdict = None  # it is the only one
     return Judgement(None if reason else best.label, reason, comparisons)
 
 
-def _candidates(rows: Sequence[Row], control: Row | None, resolution: Resolution) -> list[Row]:
+def _candidates(rows: Sequence[Row], control: Row | None) -> list[Row]:
     """Return the rows that can be the best one: those that are better than the control before any correction."""
     if control is None:
         return list(rows[:1])
-    return [row for row in rows if compare([(row, control)], resolution)[0].outcome == Outcome.BETTER]
+    return [row for row in rows if compare([(row, control)])[0].outcome == Outcome.BETTER]
 
 
 def _from(row: Row, found: Comparison | None) -> Comparison | None:
@@ -227,20 +173,20 @@ def _from(row: Row, found: Comparison | None) -> Comparison | None:
     return replace(found, row=found.against, against=found.row, difference=found.difference.times(-1), ratio=ratio, outcome=turned)
 
 
-def _verdict(row: Row, best: Row, control: Row | None, resolution: Resolution) -> Verdict:
+def _verdict(row: Row, best: Row, control: Row | None) -> Verdict:
     """Return the verdict on a row that was compared.
 
     A row that succeeds with only some seeds may differ significantly neither from the best row nor from the best control. If its
     mean is better than that of the control by a difference that counts, it is not distinguishable from the best; otherwise it is no
     better than the control.
     """
-    if _is_flat(row, control, resolution):
+    if _is_flat(row, control):
         return Verdict.NOT_TRAINED
     worse = row.against_best is not None and row.against_best.outcome == Outcome.WORSE
     if not is_above_control(row):
         assert row.against_control is not None and row.test is not None, "without a control every row is above it"
-        gain = row.sign * row.against_control.difference.mean
-        if worse or not is_above_control(best) or gain <= 0 or resolution.ties(gain, abs(row.test.mean)):
+        gain = row.resolution.sign * row.against_control.difference.mean
+        if worse or not is_above_control(best) or gain <= 0 or row.resolution.ties(gain, abs(row.test.mean)):
             return Verdict.NO_BETTER
     return Verdict.BEST if row is best else Verdict.WORSE if worse else Verdict.TIED
 
@@ -251,13 +197,13 @@ def is_above_control(row: Row) -> bool:
     return row.against_control is None or row.against_control.outcome == Outcome.BETTER
 
 
-def _is_flat(row: Row, control: Row | None, resolution: Resolution) -> bool:
+def _is_flat(row: Row, control: Row | None) -> bool:
     """Return True if the training loss stayed flat for all seeds, and the validation score is close to that of the best control."""
     if not all(run.flat for run in row.runs):
         return False
     if control is None or control.valid is None or row.valid is None:
         return True
-    near = _LIKE_CONTROL * (1.0 if resolution.share else abs(control.valid.mean))
+    near = _LIKE_CONTROL * (1.0 if row.resolution.share else abs(control.valid.mean))
     return abs(row.valid.mean - control.valid.mean) <= near
 
 

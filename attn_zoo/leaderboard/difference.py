@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, resolution
-from attn_zoo.leaderboard.metrics import SHARES, style
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
+from attn_zoo.leaderboard.metrics import style
 from attn_zoo.leaderboard.rank import (
     counted_runs,
     draws_by_seed,
@@ -19,7 +19,7 @@ from attn_zoo.leaderboard.rank import (
     tables,
     without_trials,
 )
-from attn_zoo.leaderboard.statistics import Estimate, estimate, holm, paired_p_value
+from attn_zoo.leaderboard.statistics import SHARES, Estimate, estimate, holm, paired_p_value, resolution
 from attn_zoo.leaderboard.table import titles
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.records import RunRecord

@@ -13,7 +13,6 @@ from statistics import fmean
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.averages import Averages, averages
-from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.metrics import brief, estimated, is_share, is_significant, optional, unit, verdict_sentence
 from attn_zoo.leaderboard.statistics import Estimate, seed_count
 from attn_zoo.leaderboard.table import Row, Table, Verdict, shown_rows, titles
@@ -260,9 +259,8 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     verdicts = {row.verdict for row in table.rows} - {None}
     if verdicts and verdicts <= {Verdict.NO_BETTER, Verdict.NOT_TRAINED}:
         return f"every mechanism is {Verdict.NO_BETTER}, {table.control}"
-    measured = resolution(table.task, table.data)
-    if measured.ties(best.test.mean - table.best_control, abs(table.best_control)):
-        return f"no mechanism is better than the control {table.control} by {'a point' if measured.share else '1 %'}"
+    if best.resolution.ties(best.test.mean - table.best_control, abs(table.best_control)):
+        return f"no mechanism is better than the control {table.control} by {'a point' if is_share(table) else '1 %'}"
     return None
 
 

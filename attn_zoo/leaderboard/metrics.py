@@ -6,16 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.statistics import SHARES, Estimate
 from attn_zoo.leaderboard.table import Comparison, Row, Table, Verdict
-from attn_zoo.records.record import BOUNDS
 from attn_zoo.terminal import short
 
 T = TypeVar("T")
-SHARES_OF_EXAMPLES = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
-"""Metrics between 0 and 1 that come from counts of examples."""
-SHARES = (*SHARES_OF_EXAMPLES, "r2")
-"""Percentage metrics: scores are at most 1 and shown in per cent; differences are shown in points. ``r2`` has no lower bound."""
 _SIGNIFICANT = ("mse",)
 """Metrics in a unit of the task, which are written with significant digits."""
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.budgets import boards, boards_at, flops_until, seconds_until
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, difference, judge_rows, resolution, standing, with_fronts
-from attn_zoo.leaderboard.statistics import Estimate, estimate, steps_to_90, successes
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, difference, judge_rows, standing, with_fronts
+from attn_zoo.leaderboard.statistics import Estimate, Resolution, estimate, resolution, steps_to_90, successes
 from attn_zoo.leaderboard.table import STEADY, Block, Failure, Row, Table
 from attn_zoo.records import RunRecord
-from attn_zoo.records.record import PART, bounds, run_records
+from attn_zoo.records.record import PART, run_records
 from attn_zoo.records.tuning import setting as setting_of
 
 _BACKWARD = 2
@@ -205,7 +205,7 @@ def _table(
     control = min(controls, key=lambda row: (bool(row.failures), len(row.seeds) < SEEDS_NEEDED), default=None)
     softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
     for row in rows:
-        over = difference(row, control, measured) if control and not row.control else None
+        over = difference(row, control) if control and not row.control else None
         row.margin = over[0] if over else None
         if softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops:
             row.warnings += ("costs more FLOPs than softmax here",)
@@ -217,7 +217,7 @@ def _table(
                     f"training times are not compared, because the steps of {worst.label} took {worst.step_quotient:.1f} times as "
                     "long with one seed as with another"
                 )
-    judgement = judge_rows(rows, control, measured)
+    judgement = judge_rows(rows, control)
     with_fronts(rows, judgement)
     return Table(
         task=whole.task_card,
@@ -246,9 +246,8 @@ def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads
     flops, training = _counted(runs, "flops_per_example"), _counted(runs, "training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = [time for run in done if (time := seconds_until(run, run.measured.get("train_seconds"))) is not None]
-    scores = bounds(first.task_card["metric"])
     by_seed = {run.spec.seed: run.scores["test"] for run in done}
-    test = estimate(list(by_seed.values()), scores)
+    test = estimate(list(by_seed.values()), measured.scores)
     parts = dict.fromkeys(name for run in done for name in run.scores if name.startswith(PART))
     train = [(run.score("train"), run.scores["test"]) for run in done]
     tuning = first.tuning
@@ -259,15 +258,15 @@ def _row(runs: Sequence[RunRecord], setting: str, chance: float | None, by_heads
         heads=first.spec.model.heads if by_heads else None,
         control=bool(first.attention_card.get("control")),
         runs=tuple(runs),
-        sign=measured.sign,
+        resolution=measured,
         warnings=tuple(dict.fromkeys(said.removeprefix(f"{first.spec.attention}: ") for run in runs for said in run.warnings)),
         test=test,
         by_seed=by_seed,
-        valid=_mean(done, "valid", scores),
-        parts={name.removeprefix(PART): found for name in parts if (found := _mean(done, name, scores))},
+        valid=_mean(done, "valid", measured.scores),
+        parts={name.removeprefix(PART): found for name in parts if (found := _mean(done, name, measured.scores))},
         train_gap=estimate([known - tested for known, tested in train if known is not None], measured.bounds),
         over_chance=None if test is None or chance is None else test.minus(chance),
-        curve=_curve(done, training_flops),
+        curve=_curve(done, training_flops, measured.scores),
         failures=tuple(Failure(run.status, run.spec.seed, run.reason or "its test score is not a number") for run in failed),
         parameters=_counted(runs, "parameters"),
         flops_per_example=flops,
@@ -317,7 +316,7 @@ def _mean(runs: Iterable[RunRecord], name: str, bounds: tuple[float, float]) -> 
     return estimate([score for run in runs if (score := run.score(name)) is not None], bounds)
 
 
-def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Mapping[str, Any], ...]:
+def _curve(done: Sequence[RunRecord], training_flops: float | None, bounds: tuple[float, float]) -> tuple[Mapping[str, Any], ...]:
     """Return the curve at the steps at which every seed was validated. Under a time limit, the last steps differ between seeds."""
     validations = grouped(
         (point["step"], (point["train_seconds"] + run.measured.get("pretrain_seconds", 0.0), point["valid"]))
@@ -327,7 +326,7 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Map
     )
     points = []
     for step, seen in sorted((step, seen) for step, seen in validations.items() if len(seen) == len(done)):
-        valid = estimate([score for _, score in seen], bounds(done[0].task_card["metric"]))
+        valid = estimate([score for _, score in seen], bounds)
         seconds, flops = statistics.median(seconds for seconds, _ in seen), flops_until(step, done[0], training_flops)
         points.append({"step": step, "seconds": seconds, "flops": flops, "valid": valid})
     return tuple(points)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from attn_zoo.checks import check_text
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, Resolution, apart, compare, difference, fit_to_compare, resolution, standing
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED, apart, compare, difference, fit_to_compare, standing
 from attn_zoo.leaderboard.metrics import estimated, unit
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.leaderboard.table import Row, Table, titles
@@ -56,8 +56,7 @@ def separates(table: Table, mechanism: str = "softmax") -> Separation:
         mechanism: mechanism that must beat the best control. If it has several rows, its best row is taken.
     """
     kept, left_out = fit_to_compare(table.rows)
-    measured = resolution(table.task, table.data)
-    differing = apart(compare(list(combinations(kept, 2)), measured))
+    differing = apart(compare(list(combinations(kept, 2))))
     groups = groups_apart([row.label for row in sorted(kept, key=standing)], differing)
     baseline = next((row for row in table.rows if row.attention == mechanism), None)
     controls = [row for row in kept if row.control and row is not baseline]
@@ -65,7 +64,7 @@ def separates(table: Table, mechanism: str = "softmax") -> Separation:
     if baseline and (baseline not in kept or not controls):
         against = [f"{mechanism} and a control do not have {SEEDS_NEEDED} seeds without a failed seed"]
     elif baseline:
-        margin, against = _margin(baseline, controls[0], measured), _too_close(baseline, controls, table.sign, measured)
+        margin, against = _margin(baseline, controls[0]), _too_close(baseline, controls)
     if len(groups) < GROUPS_NEEDED:
         differs = "group differs" if len(groups) == 1 else "groups differ"
         against.append(f"only {len(groups)} {differs} significantly, and {GROUPS_NEEDED} are needed")
@@ -102,24 +101,24 @@ def groups_apart(labels: Sequence[str], better: set[tuple[str, str]]) -> tuple[t
     return tuple(tuple(group) for group in groups)
 
 
-def _too_close(baseline: Row, controls: Sequence[Row], sign: int, measured: Resolution) -> list[str]:
+def _too_close(baseline: Row, controls: Sequence[Row]) -> list[str]:
     """Return why the gain over the best control is too small, and which controls are significantly better than the baseline."""
-    against = []
+    against, sign, share = [], baseline.resolution.sign, baseline.resolution.share
     for control in controls:
-        margin = _margin(baseline, control, measured)
+        margin = _margin(baseline, control)
         least, most = sorted((sign * margin.low, sign * margin.high))
-        needed = LEAD_NEEDED * (1.0 if measured.share or not control.test else abs(control.test.mean))
-        said = f"{baseline.label} minus {control.label} is {margin.in_points(measured.share)}"
+        needed = LEAD_NEEDED * (1.0 if share or not control.test else abs(control.test.mean))
+        said = f"{baseline.label} minus {control.label} is {margin.in_points(share)}"
         if most < 0:
             against.append(f"the control {control.label} is significantly better: {said}")
         elif control is controls[0] and least < needed:
-            goal = Estimate(sign * needed, None, 0).in_points(measured.share)
+            goal = Estimate(sign * needed, None, 0).in_points(share)
             against.append(f"{said}, but the whole interval must lie {'above' if sign > 0 else 'below'} {goal}")
     return against
 
 
-def _margin(baseline: Row, control: Row, measured: Resolution) -> Estimate:
-    found = difference(baseline, control, measured)
+def _margin(baseline: Row, control: Row) -> Estimate:
+    found = difference(baseline, control)
     assert found is not None, "rows that are compared have scores"
     return found[0]
 

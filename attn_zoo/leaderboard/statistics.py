@@ -21,14 +21,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 from statistics import NormalDist
+from typing import Any
 
 from scipy.special import betaincinv, stdtr, stdtrit
 
 from attn_zoo.records import RunRecord
+from attn_zoo.records.record import BOUNDS, bounds
 
 CONFIDENCE = 0.95
 EVERYWHERE = (-math.inf, math.inf)
 """Bounds of a quantity that can have any value."""
+SHARES_OF_EXAMPLES = tuple(metric for metric, bounds in BOUNDS.items() if bounds == (0.0, 1.0))
+"""Metrics between 0 and 1 that come from counts of examples."""
+SHARES = (*SHARES_OF_EXAMPLES, "r2")
+"""Percentage metrics: scores are at most 1 and shown in per cent; differences are shown in points. ``r2`` has no lower bound."""
+SMALLEST = 0.01
+"""Smallest difference that counts: one point for percentage metrics; for other metrics and for steps, 1 % of the larger value."""
+_ROUNDING = 1e-6
+"""Relative rounding error of scores, which are computed in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,56 @@ def _within(mean: float, half: float, count: int, bounds: tuple[float, float]) -
     """Return an estimate whose interval is cut at the bounds."""
     low, high = max(mean - half, min(bounds[0], mean)), min(mean + half, max(bounds[1], mean))
     return Estimate(mean, half, count, None if (low, high) == (mean - half, mean + half) else (low, high))
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Smallest differences between scores that a metric can show on a test split, and the direction in which scores are better."""
+
+    sign: int
+    """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
+    share: bool
+    """True for a percentage metric, whose differences are in points."""
+    examples: int | None
+    """Number of test examples if the metric is a share of the examples, such as accuracy; else None."""
+    scores: tuple[float, float]
+    """Lowest and highest possible score."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest possible difference of two scores."""
+        return self.scores[0] - self.scores[1], self.scores[1] - self.scores[0]
+
+    @property
+    def grain(self) -> float:
+        """Smallest step between two scores, or 0 if the metric is not a share of the examples."""
+        return 1 / self.examples if self.examples else 0.0
+
+    def ties(self, difference: float, larger: float) -> bool:
+        """Return True if a difference between two scores is too small to count, whatever a significance test says.
+
+        Args:
+            larger: the larger of the two scores in absolute value.
+        """
+        return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
+
+    def floor(self, mean: float) -> float:
+        """Return the smallest standard deviation to assume for scores with this mean: the binomial error of the test set or the
+        rounding error of a score, whichever is larger."""
+        binomial = math.sqrt(max(0.0, mean * (1 - mean)) / self.examples) if self.examples else 0.0
+        return max(binomial, _ROUNDING * abs(mean))
+
+
+def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
+    """Return the resolution of a task's scores: how small a difference between two scores can count.
+
+    Args:
+        data: recorded facts about each split, such as the number of its examples.
+    """
+    metric = task["metric"]
+    examples = data.get("test", {}).get("examples") if metric in SHARES_OF_EXAMPLES else None
+    sign = 1 if task.get("higher_is_better", True) else -1
+    return Resolution(sign, metric in SHARES, examples, bounds(metric))
 
 
 def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from attn_zoo.grouping import grouped
-from attn_zoo.leaderboard.statistics import Estimate, Soon, Successes
+from attn_zoo.leaderboard.statistics import Estimate, Resolution, Soon, Successes
 from attn_zoo.records import RunRecord, Tuning
 
 COSTS: Mapping[str, str] = {
@@ -204,8 +204,8 @@ class Row:
     tuned: Mapping[str, Any] = data_field("settings that the search found")
     card: Mapping[str, Any] = data_field("the mechanism's card as it was recorded")
     block: Block
-    sign: int
-    """Factor by which scores are multiplied so that larger ones are better: 1 or, if lower scores are better, -1."""
+    resolution: Resolution
+    """Direction and bounds of the scores, and the smallest differences that count; equal for all rows of a table."""
     test: Estimate | None
     """Mean test score over the finished seeds, with its interval."""
     train_gap: Estimate | None
@@ -238,8 +238,8 @@ class Row:
 
     @property
     def merit(self) -> float:
-        """Mean test score, multiplied by ``sign``; minus infinity without a score."""
-        return -math.inf if self.test is None else self.sign * self.test.mean
+        """Mean test score, with its sign turned if lower scores are better; minus infinity without a score."""
+        return -math.inf if self.test is None else self.resolution.sign * self.test.mean
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -338,7 +338,7 @@ def best_on_validation(rows: Iterable[Row]) -> Row | None:
 
     def place(row: Row) -> tuple[bool, bool, float]:
         valid = row.valid
-        return row.test is not None, valid is not None, row.sign * valid.mean if valid else 0.0
+        return row.test is not None, valid is not None, row.resolution.sign * valid.mean if valid else 0.0
 
     return max(sorted(rows, key=lambda row: row.label), key=place, default=None)
 

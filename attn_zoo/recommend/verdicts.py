@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attn_zoo.leaderboard.compare import BASELINE, difference, is_above_control, resolution
+from attn_zoo.leaderboard.compare import BASELINE, difference, is_above_control
 from attn_zoo.leaderboard.heatmap import unshaded
 from attn_zoo.leaderboard.metrics import is_share
 from attn_zoo.leaderboard.statistics import Estimate
@@ -159,8 +159,8 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:
     softmax, table = ability.softmax, ability.table
-    found = difference(row, softmax, resolution(table.task, table.data)) if softmax else None
+    found = difference(row, softmax) if softmax else None
     if found is None or softmax is None or softmax.test is None:
         return None
     scale = 100.0 if is_share(table) else 100.0 / (abs(softmax.test.mean) or 1.0)
-    return found[0].times(table.sign * scale)
+    return found[0].times(row.resolution.sign * scale)

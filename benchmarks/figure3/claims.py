@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from attn_zoo.leaderboard.compare import SEEDS_NEEDED, SMALLEST
-from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.compare import SEEDS_NEEDED
+from attn_zoo.leaderboard.statistics import SMALLEST, Estimate
 from figure3.cells import REPEATED, TEST, Arm, Cell, Figure, Runs
 
 NEAR = 0.05

@@ -8,9 +8,9 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import rank, render
-from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.heatmap import heat_map
 from attn_zoo.leaderboard.metrics import written
+from attn_zoo.leaderboard.statistics import resolution
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
 

@@ -13,8 +13,8 @@ from make import PERPLEXITY, make_record, records_of, until_criterion
 from scipy import stats
 
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.leaderboard.compare import resolution
 from attn_zoo.leaderboard.metrics import verdict_sentence
+from attn_zoo.leaderboard.statistics import resolution
 from attn_zoo.leaderboard.table import Table
 from attn_zoo.records import RunRecord
 
