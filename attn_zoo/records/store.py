@@ -122,19 +122,16 @@ class Store:
             raise NotADirectoryError(
                 f"{str(self.root)!r} must be a folder of records, but is a file. Name the folder that holds the records"
             )
-        records: list[RunRecord] = []
-        damaged: list[Damaged] = []
         packs = list(self._files(f"*{PACKED}"))
-        for found in self._read(file_pattern(attention, task)):
-            damaged += [found] if isinstance(found, Damaged) else []
-            records += [] if isinstance(found, Damaged) else found
+        found = list(self._read(file_pattern(attention, task)))
         if packs != list(self._files(f"*{PACKED}")):  # another process packs or unpacks the folder, which moves records
             return self.load(task, attention)
-        return sorted(records, key=_by_name), [item for item in damaged if os.path.lexists(item.path)]
+        damaged = [item for item in found if isinstance(item, Damaged) and os.path.lexists(item.path)]
+        return sorted((item for item in found if isinstance(item, RunRecord)), key=_by_name), damaged
 
-    def _read(self, pattern: str) -> Iterator[list[RunRecord] | Damaged]:
-        """Yield what each file holds: a file whose name matches a pattern, its record, and a packed file, the records whose file
-        names match. A packed record is left out if it has been read already, from its own file or from another packed file."""
+    def _read(self, pattern: str) -> Iterator[RunRecord | Damaged]:
+        """Yield the records whose file names match a pattern, from files of their own and from packed files, and the files that
+        cannot be read. A packed record is left out if it has been read already, from its own file or from another packed file."""
         known: set[str | None] = set()
         for path in chain(self._files(pattern), self._files(f"*{PACKED}")):
             place = path.relative_to(self.root)
@@ -149,7 +146,7 @@ class Store:
             except OSError as error:
                 yield Damaged(path, f"cannot be read: {error.strerror or error}")
             else:
-                yield [record for record in found if record.source not in known]
+                yield from (record for record in found if record.source not in known)
                 known |= {record.source for record in found}
 
     def pack(self) -> Path:
@@ -270,8 +267,8 @@ class Store:
     def _recorded(self, run_id: str) -> Iterator[RunRecord]:
         """Return the records of a run. Damaged ones are left out, so that their run is repeated."""
         for found in self._read(f"*{run_id}*.json"):
-            if not isinstance(found, Damaged):
-                yield from (record for record in found if record.run_id == run_id)
+            if isinstance(found, RunRecord) and found.run_id == run_id:
+                yield found
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Return a context that yields True if this process claimed the run ``run_id``, and False if another process had claimed
