@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_zoo.grouping import grouped
@@ -23,9 +23,6 @@ _GIVEN = "as requested"
 
 Point = tuple[float, float]
 """Cost spent until a validation, and the score of this validation."""
-Spent = Callable[[Row, RunRecord, Mapping[str, Any]], float | None]
-"""Function from a row, one of its runs and a point of the run's curve to the cost spent until this point, or None if it is
-unknown."""
 
 
 def boards(rows: Sequence[Row], equal: Mapping[str, float]) -> dict[str, Board]:
@@ -35,8 +32,8 @@ def boards(rows: Sequence[Row], equal: Mapping[str, float]) -> dict[str, Board]:
         equal: budget by cost, in seconds, FLOPs or bytes. Each cost without a budget gets its default budget.
     """
     made = {
-        "time": _trained("time", rows, _seconds, equal.get("time")),
-        "FLOPs": _trained("FLOPs", rows, _flops, equal.get("FLOPs")),
+        "time": _trained("time", rows, equal.get("time")),
+        "FLOPs": _trained("FLOPs", rows, equal.get("FLOPs")),
         "memory": _fitting(rows, equal.get("memory")),
     }
     return {cost: board for cost, board in made.items() if board}
@@ -45,7 +42,7 @@ def boards(rows: Sequence[Row], equal: Mapping[str, float]) -> dict[str, Board]:
 def boards_at(rows: Sequence[Row], seconds: Sequence[float]) -> tuple[Board, ...]:
     """Return, for each training time in seconds, the best validation score that each row reached by then. If no run has a
     validation curve, the result is empty."""
-    made = (_trained("time", rows, _seconds, time) for time in seconds)
+    made = (_trained("time", rows, time) for time in seconds)
     return tuple(board for board in made if board)
 
 
@@ -80,18 +77,18 @@ def flops_until(step: float, run: RunRecord, training_flops_per_example: float |
     return float(examples * (step * training_flops_per_example + pretraining * (before or 0)))
 
 
-def _seconds(row: Row, run: RunRecord, point: Mapping[str, Any]) -> float | None:
+def _spent_until(point: Mapping[str, Any], cost: str, row: Row, run: RunRecord) -> float | None:
+    """Return the time or FLOPs that a run of the row spent until a point of its curve, or None if it is unknown or cannot be
+    compared."""
+    if cost == "FLOPs":
+        return flops_until(point["step"], run, row.training_flops_per_example)
     comparable = len(row.block.machines) == 1 and not row.unsteady
     return seconds_until(run, point.get("train_seconds")) if comparable else None
 
 
-def _flops(row: Row, run: RunRecord, point: Mapping[str, Any]) -> float | None:
-    return flops_until(point["step"], run, row.training_flops_per_example)
-
-
-def _trained(cost: str, rows: Sequence[Row], spending: Spent, asked: float | None) -> Board | None:
+def _trained(cost: str, rows: Sequence[Row], asked: float | None) -> Board | None:
     """Return the board with each row's best validation score within the budget, or None if no row has a curve with known costs."""
-    curves = {row.label: _curves(row, spending) for row in rows}
+    curves = {row.label: _curves(row, cost) for row in rows}
     ends = {label: min(max(curve)[0] for curve in found) for label, found in curves.items() if found and all(found)}
     if not ends:
         return None
@@ -110,13 +107,13 @@ def _contenders(rows: Sequence[Row]) -> Sequence[Row]:
     return [row for row in rows if not row.control] or rows
 
 
-def _curves(row: Row, spending: Spent) -> list[list[Point]]:
+def _curves(row: Row, cost: str) -> list[list[Point]]:
     """Return the learning curve of each finished seed. Points whose cost or score is not known are left out."""
     found = []
     for run in row.runs:
         if run.spec.seed in row.by_seed:
-            points = [(spending(row, run, point), point["valid"]) for point in run.validations]
-            found.append([(cost, score) for cost, score in points if cost is not None])
+            points = [(_spent_until(point, cost, row, run), point["valid"]) for point in run.validations]
+            found.append([(spent, score) for spent, score in points if spent is not None])
     return found
 
 

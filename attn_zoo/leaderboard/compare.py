@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from attn_zoo.checks import check_text
@@ -28,8 +28,8 @@ SEEDS_NEEDED = 3  # fewer seeds do not show the spread
 _LIKE_CONTROL = 0.02
 """Largest difference from the best control's validation score at which a row with a flat training loss counts as not trained. For
 metrics that are not percentages, it is a share of the control's score."""
-ORDERS = ("score", *(cost.lower() for cost in COSTS))
-"""Orders in which rows can be shown."""
+ORDERS: Mapping[str, str] = {"score": "", **{cost.lower(): cost for cost in COSTS}}
+"""Orders in which rows can be shown, each with its cost."""
 
 
 def difference(one: Row, other: Row) -> tuple[Estimate, float] | None:
@@ -246,7 +246,7 @@ def ordered(table: Table, by: str) -> Table:
     check_text("by", by, ORDERS)
     if by == "score":
         return table
-    name = next(cost for cost in COSTS if cost.lower() == by)
+    name = ORDERS[by]
 
     def place(row: Row) -> tuple[bool, str, bool, float]:
         cost = cost_of(row, name)

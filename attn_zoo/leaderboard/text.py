@@ -164,8 +164,7 @@ def grid(table: Table, view: str, by: str = "score", name: str | None = None) ->
     """
     own = [column for column in columns(table) if view in column.views and column.text and column.shown(table)]
     if view == "scores" and by != "score":
-        cost = COSTS[next(cost for cost in COSTS if cost.lower() == by)]
-        own.insert(1 + [column.name for column in own].index("score"), COLUMNS[cost])
+        own.insert(1 + [column.name for column in own].index("score"), COLUMNS[COSTS[ORDERS[by]]])
     body = [(row, [column.written(row, table) for column in own]) for row in table.rows] if len(own) > 1 else []
     optional = [column.head(table) for column in sorted(own, key=lambda column: column.leaves) if column.leaves]
     cells = _in_blocks(body, table, view) if view in _BLOCKS else [cells for _, cells in body]
