@@ -112,7 +112,11 @@ def test_a_front_is_drawn_in_each_implementation_group_if_the_cost_is_measured(f
         for name, cost, test in (("softmax", 9, 0.9), ("linear", 2, 0.6), ("local", 1, 0.2), ("mega", 5, 0.5))
         for seed in (1, 2)
     ]
-    kernels = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa", run_id="x") for r in records[:2]]
+    kernels = [
+        replace(r, spec=replace(r.spec, implementation=kind), implementation=kind, measured={"train_seconds": 10.0 + at})
+        for at, kind in enumerate(("sdpa", "flex", "triton", "fla", "tiled"))
+        for r in records[:2]
+    ]
     (table,) = tables([*records, *kernels])
 
     def fronts(axis):
@@ -121,7 +125,11 @@ def test_a_front_is_drawn_in_each_implementation_group_if_the_cost_is_measured(f
 
     (front,) = fronts(FLOPS)
     assert front == [[1, 20], [2, 60], [9, pytest.approx(90)]], "mega is dearer than linear and worse"
-    assert len(fronts(AXES["time"])) == 2
+    ends = [row.train_seconds for rows in curves_of(table, AXES["time"]) for row in rows if row.attention == "softmax"]
+    assert [front[-1][0] for front in fronts(AXES["time"])] == ends, (
+        "in the order of the rows, so that equal records give equal files"
+    )
+    assert len(ends) == 6
     failed = make_record("linear", seed=3, status="diverged", counted={"flops_per_example": 2})
     slow = replace(records[0], measured={"train_seconds": 9.0, "step_seconds_median": 1.0})
     slower = replace(records[1], measured={"train_seconds": 9.0, "step_seconds_median": 2.0})
