@@ -1,7 +1,7 @@
 """Statistics over seeds.
 
-Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. Runs until a criterion (protocol
-3) have two more statistics:
+Means have Student's t intervals, and differences have the p values of Welch's or a paired t test. The metric and the test split
+limit which differences count (see ``Resolution``). Runs until a criterion (protocol 3) have two more statistics:
 
 - The share of seeds that met the criterion has the exact interval of Clopper and Pearson (1934).
 - The number of steps to 90 % of the ceiling (the highest possible score) has the median of Kaplan and Meier (1958). A seed that did
