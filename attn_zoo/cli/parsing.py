@@ -175,5 +175,8 @@ def read_keys(
         if read.swept and key not in lists:
             raise ValueError(f"{key}= must be one value; got {word!r}. Give one value")
         whole = key not in lists or read.value is None or isinstance(read.value, list)
-        found[key] = read.value if whole else read.values()
+        value = read.value if whole else read.values()
+        if key == "attention":  # a row, which the command reads again
+            value = list(map(str, value)) if isinstance(value, list) else str(value)
+        found[key] = value
     return found

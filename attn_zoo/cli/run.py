@@ -24,7 +24,7 @@ from attn_zoo.cli.job import Command, Job, one_run
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, study_of, trial_of
-from attn_zoo.cli.words import Word, changed, locations_from, read_run_words, settings_from, spec_from, unfolded
+from attn_zoo.cli.words import MULTIRUN, Word, changed, locations_from, read_run_words, settings_from, spec_from, unfolded
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
@@ -44,7 +44,6 @@ from attn_zoo.terminal import colours_here, columns, show, wrap
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")
 """Keys of a run that are not in a group such as ``budget``."""
-_FLAGS = ("-m", "--multirun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +115,12 @@ def plan(words: Sequence[str]) -> Plan:
     Raises:
         ValueError, HydraException, OmegaConfBaseException: a run or one end of a search range is invalid.
     """
-    if flags := [word for word in words if word.startswith("-") and word not in _FLAGS]:
+    if flags := [word for word in words if word.startswith("-") and word not in MULTIRUN]:
         raise ValueError(f"settings of runs must be written KEY=VALUE; got {flags[0]!r}. See attn-zoo run --help")
-    given = read_run_words(word for word in words if word not in _FLAGS)
+    given = read_run_words(word for word in words if word not in MULTIRUN)
     composed = compose(word for word in given if word.key in COMPOSED)
     with apart("a plugin", "when the runs were planned"):
-        return plan_runs(given, composed, several=any(word in _FLAGS for word in words))
+        return plan_runs(given, composed, several=any(word in MULTIRUN for word in words))
 
 
 def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = False) -> Plan:

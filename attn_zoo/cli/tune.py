@@ -15,7 +15,7 @@ from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.records_of import name_left_out
 from attn_zoo.cli.run import Plan, carry_out, plan_runs
 from attn_zoo.cli.search import SECOND_SEED, RefusedSearchError, Study, best_bracketed
-from attn_zoo.cli.words import Word, read_run_words, settings_from
+from attn_zoo.cli.words import MULTIRUN, Word, read_run_words, settings_from
 from attn_zoo.leaderboard import render, tables
 from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.plugin_files import plugin_words
@@ -98,7 +98,7 @@ def read_request(words: Sequence[str]) -> Request:
     Raises:
         ValueError: a word is wrong or missing.
     """
-    by_key = {word.key: word for word in read_run_words((w for w in words if w not in ("-m", "--multirun")), _OWN)}
+    by_key = {word.key: word for word in read_run_words((w for w in words if w not in MULTIRUN), _OWN)}
     for key in ("attention", "task"):
         if f"tuning.{key}" in by_key:
             advice = "Write attention=NAME,... task=NAME,... on the command line"
@@ -144,7 +144,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     found, refused = [], []
     for row, task in asked.searches:
         try:
-            named = [Word("attention", str(row), str(row)), Word("task", task, task)]
+            named = [Word("attention", str(row), row), Word("task", task, task)]
             planned = plan_runs([*named, *asked.rest], asked.composed)
         except RefusedSearchError as error:
             if asked.named:
@@ -164,7 +164,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     return found
 
 
-def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowName]:
+def _rows(named: Sequence[RowName], tuning: TuningConfig, fixed: bool) -> list[RowName]:
     """Return the rows to search: those on the command line, otherwise those of the experiment. A bare name on the command line
     means the experiment's rows of that mechanism, if any.
 
@@ -173,10 +173,10 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
     """
     usual = [row for text in tuning.attention for part in split(text) for row in read_rows(part)]
     found: list[RowName] = []
-    for row in (row for text in texts for row in read_rows(text)):
+    for row in named:
         curve = [other for other in usual if other.attention == row.attention]
         found += curve if curve and row == RowName(row.attention) and not fixed else [row]
-    return found if texts else usual
+    return found if named else usual
 
 
 def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[str]) -> int:

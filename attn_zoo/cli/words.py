@@ -16,20 +16,17 @@ from omegaconf import DictConfig, OmegaConf
 from attn_zoo import registry
 from attn_zoo.cli.config import COMPOSED, RunConfig, Settings
 from attn_zoo.contract import Level, UnknownNameError
-from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
 from attn_zoo.rows import RowName, convert_options, read_rows, split, typed_options
 from attn_zoo.runner import resolve_spec
 
-_SIGNS = ":[+*"
-"""Characters that do not occur in a name. At least one of them is needed to write a hybrid, or a mechanism with options or an
-implementation."""
 _NAMES = ("attention", "task", *COMPOSED)
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
 
-FLAGS = ("-m", "--multirun", "-h", "--help", "--plan")
+MULTIRUN = ("-m", "--multirun")
+FLAGS = (*MULTIRUN, "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them, such as ``model.dim`` below ``model``."""
@@ -42,7 +39,7 @@ class Word(NamedTuple):
     text: str
     """Value as written."""
     value: Any
-    """Value as plain data or, if the word has several values, as a sweep object of Hydra."""
+    """Value as plain data or, if the word has several values, as a sweep object of Hydra. A value of ``attention`` is a row."""
     added: bool = False
     """True if the key was written with ``+`` before it."""
 
@@ -101,13 +98,16 @@ def as_keys(words: Sequence[str]) -> list[str]:
 
 
 def read_word(word: str) -> Word:
-    """Return the key and the value of a word.
+    """Return the key and the value of a word. The value of ``attention`` is a row, or a sweep or list of rows.
 
     Raises:
         ValueError: the word is not of the form KEY=VALUE, or its value is not a valid mechanism with options.
     """
+    key, equals, text = word.partition("=")
+    if equals and key.lstrip("+") == "attention":
+        return Word("attention", text, _rows(text), key != "attention")
     try:
-        read = OverridesParser.create().parse_override(quote_rows(word))
+        read = OverridesParser.create().parse_override(word)
     except HydraException as error:
         where = str(error).splitlines()[0].partition(" expecting ")[0]
         raise ValueError(
@@ -143,7 +143,7 @@ def _checked(word: Word, written: str, further: Collection[str]) -> Word:
             f"{word.key} is a group of settings, so one of its keys must be named; got {written!a}. Write {word.key}.KEY=VALUE"
         )
     names = word.value.list if isinstance(word.value, ChoiceSweep) else [word.value]
-    if word.key in _NAMES and not all(isinstance(name, str | QuotedString) for name in names):
+    if word.key in _NAMES and not all(isinstance(name, RowName | str | QuotedString) for name in names):
         raise ValueError(
             f"{word.key}= must be a name or, with -m or attn-zoo tune, several names separated by commas, without brackets; "
             f"got {written!a}"
@@ -157,41 +157,31 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
     with names of the mechanism and the task come first.
 
     Raises:
-        ValueError: a mechanism with options is written wrongly, or an option or the implementation is given twice, with the
-            mechanism and as a key.
+        ValueError: an option or the implementation is given twice, with the mechanism and as a key.
     """
     last = {word.key: word for word in words}
     names = [word._replace(key=f"{word.key}.name") for key in ("attention", "task") if (word := last.pop(key, None))]
     if names and names[0].key == "attention.name":
-        (row,) = read_rows(names[0].value)
+        row = names[0].value
         said = {f"attention.{name}": value for name, value in row.options.items()}
         said |= {} if row.implementation == "auto" else {"implementation": row.implementation}
         if twice := [key for key in said if key in last]:
-            raise ValueError(
-                f"{twice[0]} must be given once; got it in brackets ({names[0].value}) and as a key. Leave one of them out"
-            )
+            raise ValueError(f"{twice[0]} must be given once; got it in brackets ({row}) and as a key. Leave one of them out")
         names[0] = names[0]._replace(value=row.attention)
         names += [Word(key, str(value), value) for key, value in said.items()]
     return [*names, *last.values()]
 
 
-def quote_rows(word: str) -> str:
-    """Return the word KEY=VALUE with quotes around each mechanism that has more than a name, such as
-    ``linformer[projected_length=32]``. If the brackets have several values for an option, the mechanism is repeated with each
-    value. Other words are returned unchanged.
+def _rows(text: str) -> Any:
+    """Return the row that the value of ``attention`` names, a sweep if it names several, or a list if it is in brackets.
 
     Raises:
-        ValueError: a mechanism in the word is not written in the form NAME[OPTION=VALUE].
+        ValueError: a part of the text is not a row.
     """
-    key, equals, value = word.partition("=")
-    if key != "attention" or not equals or value.startswith(("choice(", "glob(")):
-        return word
-    listed = value.startswith("[") and value.endswith("]")
-    parts = split(value[1:-1] if listed else value)
-    if not any(character in part for part in parts for character in _SIGNS):
-        return word
-    rows = [text for part in parts for text in ([part] if part[:1] in "'\"" else map(hydra_value, map(str, read_rows(part))))]
-    return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
+    listed, chosen = text.startswith("[") and text.endswith("]"), text.startswith("choice(") and text.endswith(")")
+    parts = split(text[1:-1] if listed else text.removeprefix("choice(")[:-1] if chosen else text)
+    rows = [row for part in parts or [""] for row in read_rows(part[1:-1] if part[:1] in ("'", '"') else part)]
+    return rows if listed else rows[0] if len(rows) == 1 else ChoiceSweep(list=rows)
 
 
 def changed(config: DictConfig, words: Iterable[Word]) -> DictConfig:

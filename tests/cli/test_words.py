@@ -14,10 +14,11 @@ from attn_zoo.cli.config import compose, in_words
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.words import changed, read_run_words, read_word, unfolded
 from attn_zoo.leaderboard.reproduce import command
+from attn_zoo.rows import RowName
 
 
 @pytest.mark.parametrize(
-    ("word", "values"),
+    ("word", "rows"),
     [
         ("attention=softmax", ["softmax"]),
         ("attention=softmax,none", ["softmax", "none"]),
@@ -27,9 +28,25 @@ from attn_zoo.leaderboard.reproduce import command
             ["linformer[projected_length=8]", "linformer[projected_length=16]", "softmax"],
         ),
         ("attention=a[b=1,c=x],'d:e'", ["a[b=1,c=x]", "d:e"]),
-        ("attention=[softmax:sdpa,linformer[projected_length=16]]", [["softmax:sdpa", "linformer[projected_length=16]"]]),
-        ("attention=choice(a,b)", ["a", "b"]),
+        ("attention=choice(a,b[c=1])", ["a", "b[c=1]"]),
         ("attention=linear+linear+softmax,softmax", ["2*linear+softmax", "softmax"]),
+        ("+attention=softmax", ["softmax"]),
+    ],
+)
+def test_values_of_attention_are_rows(word, rows):
+    read = read_word(word)
+    assert read.key == "attention" and list(map(str, read.values())) == rows and read.swept == (len(rows) > 1)
+    assert all(isinstance(row, RowName) for row in read.values())
+
+
+def test_rows_in_brackets_are_a_list():
+    (rows,) = read_word("attention=[softmax:sdpa,linformer[projected_length=16]]").values()
+    assert list(map(str, rows)) == ["softmax:sdpa", "linformer[projected_length=16]"]
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
         ("lengths=[1,2]", [[1, 2]]),
         ("seed=range(1,6,2)", [1, 3, 5]),
         ("rate=choice(0.1,1e-3)", [0.1, 0.001]),
@@ -38,7 +55,7 @@ from attn_zoo.leaderboard.reproduce import command
         ("+model.dim=8", [8]),
     ],
 )
-def test_rows_and_values_of_a_sweep_are_plain_data(word, values):
+def test_values_of_a_sweep_are_plain_data(word, values):
     assert read_word(word).values() == values
 
 
@@ -49,7 +66,8 @@ def test_rows_and_values_of_a_sweep_are_plain_data(word, values):
         ("~dim", "must not remove a setting"),
         ("seed=range(1,6,0)", "the step of a range must not be 0"),
         ("rate=interval(0,1)", "infinitely many values"),
-        ("attention=glob(lin*)", r"without @ or \*\. Write every value"),
+        ("task=glob(lin*)", r"without @ or \*\. Write every value"),
+        ("attention=glob(lin*)", r"must be written NAME.*; got 'glob\(lin\*\)'"),
         ("model@here=3", "must be of the form KEY=VALUE, without @"),
     ],
 )
