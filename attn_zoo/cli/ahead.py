@@ -134,7 +134,7 @@ def _work(plan: Plan, seeds: Sequence[int], own: Sequence[RunRecord]) -> Iterabl
     wanted = seeds or range(1, 1 + (FEW if study.trials or not main else USUAL))
     after = len(set(wanted) - recorded)
     trials, steps = _trials(study, trials_of(own, study.id))
-    yield Job(study.base, study.locations), trials + after, steps + after * study.base.budget.steps
+    yield study.job, trials + after, steps + after * study.base.budget.steps
 
 
 def _trials(study: Study, done: Sequence[RunRecord]) -> tuple[int, int]:

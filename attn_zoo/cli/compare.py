@@ -58,7 +58,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     if names:
         print(wrap(f"Checking {', '.join(names)} before training; --no-check leaves this out."), flush=True)
     proved = [_check(card(name)) for name in names]
-    refusals = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
+    refusals = {(job.spec.attention, job.spec.task): refusal(job) for job in planned.jobs}
     for (attention, task), reason in refusals.items():
         if reason:
             print(wrap(terminal(f"{attention} does not support {task}: {reason}")), flush=True)

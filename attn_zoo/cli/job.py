@@ -28,7 +28,7 @@ from attn_zoo.records.files import text_of
 from attn_zoo.records.tuning import setting
 from attn_zoo.registry import build_task, card, load_plugin, task_card
 from attn_zoo.rows import RowName
-from attn_zoo.runner import run
+from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.execute import died
 from attn_zoo.runner.patience import place_of_hang, watched
@@ -82,6 +82,14 @@ class Job:
     """Hyperparameter search to which the run belongs; None for a run outside any search."""
     longer: str | None = None
     """Id of the run that may continue this run with more steps (``Checkpoint.longer``); None if there is no such run."""
+
+    def changed(self, **fields: Any) -> Job:
+        """Return a copy of the job in which these fields of the spec have other values. All other values are resolved anew.
+
+        Raises:
+            UnknownNameError, ValueError: as ``resolve_spec``.
+        """
+        return replace(self, spec=resolve_spec(replace(self.spec, **fields), self.locations))
 
     @property
     def run_id(self) -> str:

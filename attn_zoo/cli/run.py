@@ -24,7 +24,7 @@ from attn_zoo.cli.job import Command, Job, one_run
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, study_of, trial_of
-from attn_zoo.cli.words import MULTIRUN, Word, changed, locations_from, read_run_words, settings_from, spec_from, unfolded
+from attn_zoo.cli.words import MULTIRUN, Word, changed, job_from, read_run_words, settings_from, unfolded
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
@@ -34,7 +34,6 @@ from attn_zoo.plugin_files import exported_plugins, plugin_words
 from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
-from attn_zoo.records.tuning import trials_of
 from attn_zoo.registry import attentions, build_task, not_causal, task_card, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.checkpoint import Checkpoint
@@ -81,7 +80,7 @@ class Plan:
             DamagedDataError: a file of the data is damaged.
             ValueError: the data cannot be split as the options ask.
         """
-        wanted = [Job(self.study.base, self.study.locations)] if self.study else self.left()
+        wanted = [self.study.job] if self.study else self.left()
         data: list[tuple[str, Mapping[str, Any]]] = []
         for job in wanted:
             one = (job.spec.task, {**job.spec.task_options, **job.locations})
@@ -96,7 +95,7 @@ class Plan:
         records."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
-            known = len(trials_of(Store(self.settings.records).load(study.base.task, study.base.attention)[0], study.id))
+            known = len(study.recorded(self.settings.records))
             searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
             trials = f"{study.trials} trial{'s' * (study.trials != 1)}" if study.trials else "bracketed search"
             what = f"{trials} of {study.base.attention} on {study.base.task} over {searched}"
@@ -135,8 +134,8 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     settings = settings_from(config)
     settings.check()
     if settings.tuning.space:
-        study = study_of(spec_from(config), locations_from(config), settings.tuning, [*fixed, *swept])
-        shortest = bracketed(study, Trial(LOWER, rungs(study.base.budget.steps)[0])) if not study.trials else study.base
+        study = study_of(job_from(config), settings.tuning, [*fixed, *swept])
+        shortest = bracketed(study, Trial(LOWER, rungs(study.base.budget.steps)[0])) if not study.trials else study.job
         _check_weights(settings, [shortest])
         return Plan((), settings, study)
     if several or composed.several:
@@ -146,14 +145,14 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         raise ValueError(f"{swept[0].key}={swept[0].text} has several values, and each value needs a run of its own. Add -m")
     else:
         configs = [config]
-    jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
-    _check_weights(settings, [job.spec for job in jobs])
+    jobs = list(map(job_from, configs))
+    _check_weights(settings, jobs)
     return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
 
-def _check_weights(settings: Settings, specs: Iterable[RunSpec]) -> None:
+def _check_weights(settings: Settings, jobs: Iterable[Job]) -> None:
     """Raise a ValueError if weights are to be written after a step that a run does not have."""
-    for spec in specs if settings.weights.after else ():
+    for spec in (job.spec for job in jobs if settings.weights.after):
         KeptWeights(settings.weights.folder, settings.weights.after, spec, task_card(spec.task).version)
 
 
@@ -325,7 +324,7 @@ def _search(study: Study, command: Command) -> None:
     with suppress(StopIteration):  # raised once all trials are drawn
         while True:
             trials = enumerate(drawing.send(scores), number)
-            jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
+            jobs = [replace(study.run_with(values), tuning=Tuning(study.id, study.space, trial=at)) for at, values in trials]
             scores = [objective(record) for record in _records(command, jobs)]
             number += len(jobs)
 
@@ -333,12 +332,12 @@ def _search(study: Study, command: Command) -> None:
 def _bracket(study: Study, command: Command) -> None:
     """Execute the trials of a learning-rate search. The results so far decide which trials come next."""
     store, cap = Store(command.settings.records), study.base.budget.steps
-    known = trials_of(store.load(study.base.task, study.base.attention)[0], study.id)
+    known = study.recorded(command.settings.records)
     while trials := next_trials(bracket_results(study, known), cap, bracket_rates(study)):
         taken = {record.tuning.trial for record in known if record.tuning}
         free = (at for at in count() if at not in taken)  # also of trials whose records were deleted
         jobs = [
-            Job(bracketed(study, trial), study.locations, Tuning(study.id, study.space, trial=at), longer_id(study, trial))
+            replace(bracketed(study, trial), tuning=Tuning(study.id, study.space, trial=at), longer=longer_id(study, trial))
             for trial, at in zip(trials, free, strict=False)
         ]
         records = _records(command, jobs)

@@ -15,13 +15,13 @@ from hydra.core.override_parser.types import IntervalSweep
 from attn_zoo.checks import check_text, check_whole
 from attn_zoo.cli.bracket import Result, Trial, ranking, rungs
 from attn_zoo.cli.config import TuningConfig
+from attn_zoo.cli.job import Job
 from attn_zoo.cli.words import Word, read_word
 from attn_zoo.contract import Geometry, UnsupportedError
-from attn_zoo.records import Budget, RunRecord, RunSpec
-from attn_zoo.records.tuning import TUNABLE, study_id
+from attn_zoo.records import Budget, RunRecord, RunSpec, Store
+from attn_zoo.records.tuning import TUNABLE, study_id, trials_of
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
 from attn_zoo.rows import RowName, convert_options, row_of, typed_options
-from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 
@@ -44,17 +44,25 @@ class Study:
     id: str
     space: Mapping[str, str]
     """Range to search for each key, in Hydra's syntax."""
-    base: RunSpec
-    """Specification of the trials. Each searched key has the first value of its range."""
-    locations: Mapping[str, Any]
+    job: Job
+    """Run from which trials differ only in searched values. Each searched key has the first value of its range."""
     order: tuple[str, ...]
     """Keys of the space in the order in which a sampler draws them."""
     tuning: TuningConfig
     trials: int
     """Number of trials; 0 if the results decide how many there are."""
 
-    def spec(self, values: Mapping[str, Any]) -> RunSpec:
-        """Return the specification of a run in which the searched keys have these values.
+    @property
+    def base(self) -> RunSpec:
+        """Specification of ``job``."""
+        return self.job.spec
+
+    def recorded(self, folder: str) -> list[RunRecord]:
+        """Return the records of trials in a folder, sorted by index."""
+        return trials_of(Store(folder).load(self.base.task, self.base.attention)[0], self.id)
+
+    def run_with(self, values: Mapping[str, Any]) -> Job:
+        """Return the run in which the searched keys have these values.
 
         Raises:
             ValueError: a value has the wrong type or breaks its rule.
@@ -65,17 +73,17 @@ class Study:
             given[group][name] = value
         options = convert_options(RowName(self.base.attention, given["attention"])).options
         budget = replace(self.base.budget, **typed_options("budget", Budget, given["budget"]))
-        return resolve_spec(replace(self.base, options={**self.base.options, **options}, budget=budget), self.locations)
+        return self.job.changed(options={**self.base.options, **options}, budget=budget)
 
 
-def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> Study:
+def study_of(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """Return the hyperparameter search that a command asks for.
 
     The keys to search and their ranges come from the config. The command line takes precedence: if it states several values
     for a key, these values are searched, and a key with one value is not searched.
 
     Args:
-        base: specification of a run with all values that are not searched.
+        job: run with all values that are not searched.
 
     Raises:
         ValueError: a key cannot be searched, no key is left to search, or a search setting breaks its rule.
@@ -83,23 +91,23 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     """
     check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
     check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
-    wanted = _space(base, locations, tuning, given)
+    wanted = _space(job, tuning, given)
     space = dict(sorted(wanted.items()))
     if tuning.sampler == "bracket":
-        _refuse_bracket(space, tuning, base)
+        _refuse_bracket(space, tuning, job.spec)
     grid = math.prod(len(_sweep(key, text).values()) for key, text in space.items()) if tuning.sampler == "grid" else 0
     trials = min(tuning.trials or grid, grid) if grid else tuning.trials
-    study = Study("", space, base, locations, tuple(wanted), tuning, trials)
+    study = Study("", space, job, tuple(wanted), tuning, trials)
     ends = {key: _sweep(key, text).ends() for key, text in space.items()}
     tried = [values[: None if key.startswith("attention.") else 1] for key, values in ends.items()]
     for corner in product(*tried):  # options of a mechanism may break a rule together
-        study.spec(dict(zip(space, corner, strict=True)))
+        study.run_with(dict(zip(space, corner, strict=True)))
     first = {key: values[0] for key, values in ends.items()}
-    specs = [study.spec({**first, key: end}) for key, values in ends.items() for end in values]
-    for spec in specs:
-        if reason := refusal(spec, locations):
+    jobs = [study.run_with({**first, key: end}) for key, values in ends.items() for end in values]
+    for each in jobs:
+        if reason := refusal(each):
             raise RefusedSearchError(f"the search space holds settings that cannot be run: {reason}. Give a smaller range")
-    return replace(study, base=specs[0], id=study_id(specs[0], space, task_card(base.task).version))
+    return replace(study, job=jobs[0], id=study_id(jobs[0].spec, space, task_card(job.spec.task).version))
 
 
 def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpec) -> None:
@@ -116,11 +124,11 @@ def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpe
         )
 
 
-def bracketed(study: Study, trial: Trial) -> RunSpec:
-    """Return the specification of the run for one trial of a learning-rate search."""
-    spec = study.spec({"budget.learning_rate": trial.rate})
+def bracketed(study: Study, trial: Trial) -> Job:
+    """Return the run of one trial of a learning-rate search."""
+    job = study.run_with({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
-    return resolve_spec(replace(spec, budget=replace(spec.budget, steps=trial.steps), seed=seed), study.locations)
+    return job.changed(budget=replace(job.spec.budget, steps=trial.steps), seed=seed)
 
 
 def longer_id(study: Study, trial: Trial) -> str | None:
@@ -129,7 +137,7 @@ def longer_id(study: Study, trial: Trial) -> str | None:
     longer = [steps for steps in rungs(study.base.budget.steps) if steps > trial.steps]
     if not longer or trial.second:
         return None
-    return bracketed(study, trial._replace(steps=longer[0])).run_id(task_card(study.base.task).version)
+    return bracketed(study, trial._replace(steps=longer[0])).run_id
 
 
 def bracket_rates(study: Study) -> list[float]:
@@ -206,14 +214,14 @@ def objective(record: RunRecord | None) -> float:
     return -math.inf if record.task_card.get("higher_is_better", True) else math.inf
 
 
-def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
+def _space(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
     """Return the range of each key: first the ranges on the command line, then those of the config."""
-    named = {_of_row(word.key, base): word for word in given if not word.swept} | {word.key: word for word in given}
+    named = {_of_row(word.key, job.spec): word for word in given if not word.swept} | {word.key: word for word in given}
     typed = {key: word.text for key, word in named.items() if word.swept}
-    usual = {**tuning.space, **_candidates(base, locations, tuning)}
+    usual = {**tuning.space, **_candidates(job, tuning)}
     space = {**typed, **{key: text for key, text in usual.items() if key not in named}}
     for key in space:
-        _refuse_unsearchable(key, base.attention)
+        _refuse_unsearchable(key, job.spec.attention)
     if not space:
         fixed = " and ".join(f"{key}={named[key].text}" for key in usual)
         raise ValueError(
@@ -232,14 +240,15 @@ def _of_row(key: str, base: RunSpec) -> str:
     return f"attention.{option if row_of(base).is_hybrid else own}"
 
 
-def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:
+def _candidates(job: Job, tuning: TuningConfig) -> dict[str, str]:
     """Return a range for each hyperparameter with several candidate values that the mechanism accepts without a warning."""
-    if not any(tuning.dials.get(part.attention) for part in row_of(base).parts()):
+    row = row_of(job.spec)
+    if not any(tuning.dials.get(part.attention) for part in row.parts()):
         return {}
-    geometry = _geometry(base, locations)
+    geometry = _geometry(job)
     found = {}
-    for part in row_of(base).parts():
-        prefix = f"{part.attention}." if row_of(base).is_hybrid else ""
+    for part in row.parts():
+        prefix = f"{part.attention}." if row.is_hybrid else ""
         candidates: Mapping[str, Sequence[Any]] = tuning.dials.get(part.attention) or {}
         for option, values in candidates.items():
             fit = [value for value in values if _suits(replace(part, options={**part.options, option: value}), geometry)]
@@ -257,19 +266,19 @@ def _suits(row: RowName, geometry: Geometry) -> bool:
     return not entry.build.warnings(geometry, attention_options(entry, geometry, row.options))
 
 
-def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
+def refusal(job: Job) -> str | None:
     """Return the reason why the mechanism does not support its options at the length of the task, or None if it does."""
-    geometry = _geometry(spec, locations)
+    geometry, device = _geometry(job), job.spec.device
     try:
-        for part in row_of(spec).parts():
-            build_attention(part.attention, geometry, implementation=part.implementation, device=spec.device, **part.options)
+        for part in row_of(job.spec).parts():
+            build_attention(part.attention, geometry, implementation=part.implementation, device=device, **part.options)
     except UnsupportedError as error:
         return str(error)
     return None
 
 
-def _geometry(spec: RunSpec, locations: Mapping[str, Any]) -> Geometry:
-    return geometry_of(spec, build_task(spec.task, **spec.task_options, **locations).spec)
+def _geometry(job: Job) -> Geometry:
+    return geometry_of(job.spec, build_task(job.spec.task, **job.spec.task_options, **job.locations).spec)
 
 
 def _refuse_unsearchable(key: str, attention: str) -> None:

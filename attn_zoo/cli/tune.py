@@ -22,10 +22,9 @@ from attn_zoo.plugin_files import plugin_words
 from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunSpec, Store
-from attn_zoo.records.tuning import best_of, ledger, trials_of
+from attn_zoo.records.tuning import best_of, ledger
 from attn_zoo.registry import task_card
 from attn_zoo.rows import RowName, read_rows, split
-from attn_zoo.runner import resolve_spec
 from attn_zoo.runner.facts import attention_facts
 from attn_zoo.terminal import colours_here, show, wrap
 
@@ -200,7 +199,7 @@ def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[
 
 def _seeded(job: Job, seeds: Iterable[int]) -> tuple[Job, ...]:
     """Return a copy of the job for each seed."""
-    return tuple(replace(job, spec=resolve_spec(replace(job.spec, seed=seed), job.locations)) for seed in seeds)
+    return tuple(job.changed(seed=seed) for seed in seeds)
 
 
 def _wanted(best: Plan) -> int:
@@ -247,8 +246,7 @@ def _best(searched: Plan) -> Plan | None:
     replaced. If no trial has a score, print this, and return None."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
-    known = Store(settings.records).load(study.base.task, study.base.attention)[0]
-    trials = trials_of(known, study.id)
+    trials = study.recorded(settings.records)
     best = best_of(trials)
     if best is None:
         show(
@@ -258,11 +256,11 @@ def _best(searched: Plan) -> Plan | None:
         return None
     if study.tuning.sampler == "bracket":
         best = best_bracketed(study, trials)
-    drawn = ledger(known, study.id, best)
+    drawn = ledger(trials, study.id, best)
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
     show(
         f"study {study.id}: best of {drawn.trials} trial{'s' * (drawn.trials != 1)}{failed} is trial {drawn.best_trial} with "
         f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}"
     )
     spec = replace(best.spec, budget=replace(best.spec.budget, steps=study.base.budget.steps))
-    return Plan((Job(spec, study.locations, drawn),), replace(settings, report=False))
+    return Plan((replace(study.job, spec=spec, tuning=drawn),), replace(settings, report=False))

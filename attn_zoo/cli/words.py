@@ -15,12 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from attn_zoo import registry
 from attn_zoo.cli.config import COMPOSED, RunConfig, Settings
+from attn_zoo.cli.job import Job
 from attn_zoo.contract import Level, UnknownNameError
 from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
 from attn_zoo.rows import RowName, convert_options, read_rows, split, typed_options
-from attn_zoo.runner import resolve_spec
 
 _NAMES = ("attention", "task", *COMPOSED)
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
@@ -206,8 +206,9 @@ def settings_from(config: DictConfig) -> Settings:
     return Settings(**given)
 
 
-def spec_from(config: DictConfig) -> RunSpec:
-    """Return the specification of the run that a composed config describes, with all values resolved.
+def job_from(config: DictConfig) -> Job:
+    """Return the run that a composed config describes, with all values resolved. If its task has an option ``root`` without a
+    value, it gets the value of ``data.root``.
 
     Raises:
         UnknownNameError: a preset or name does not exist.
@@ -216,6 +217,8 @@ def spec_from(config: DictConfig) -> RunSpec:
     task = _given(config.task)
     row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
     level = entry.level(config.level)
+    root = {"root": config.data.root} if "root" in entry.locations and config.data.root else {}
+    locations = {**root, **{name: task[name] for name in entry.locations if name in task}}
     spec = RunSpec(
         attention=row.attention,
         task=entry.name,
@@ -228,7 +231,7 @@ def spec_from(config: DictConfig) -> RunSpec:
         device=config.device,
         precision=config.precision,
     )
-    return resolve_spec(spec, locations_from(config))
+    return Job(spec, locations).changed()
 
 
 def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
@@ -259,15 +262,6 @@ def _row_from(config: DictConfig) -> RowName:
     if "+" in name and (single := [key for key, value in given.items() if not isinstance(value, dict)]):
         raise UnknownNameError(f"option of the hybrid {name}", single[0], [f"{part}.OPTION" for part in dict.fromkeys(row.turn)])
     return row.changed(lambda part: replace(part, options={**dials.get(part.attention, {}), **part.options}))
-
-
-def locations_from(config: DictConfig) -> dict[str, Any]:
-    """Return the task options of a composed config that say where data are. If the task has an option ``root`` without a value, it
-    gets the value of ``data.root``."""
-    task = _given(config.task)
-    locations = registry.task_card(task["name"]).locations
-    root = {"root": config.data.root} if "root" in locations and config.data.root else {}
-    return {**root, **{name: task[name] for name in locations if name in task}}
 
 
 def _given(node: Any) -> dict[str, Any]:

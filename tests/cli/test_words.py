@@ -107,8 +107,8 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
     study = planned.study
     assert study is not None
     assert {"attention.linformer.projected_length", "attention.linear.feature_map"} <= set(study.space)
-    found = study.spec({"attention.linformer.projected_length": 8, "attention.linear.feature_map": "relu"})
-    assert found.options["linformer.projected_length"] == 8 and found.options["linear.feature_map"] == "relu"
+    found = study.run_with({"attention.linformer.projected_length": 8, "attention.linear.feature_map": "relu"})
+    assert found.spec.options["linformer.projected_length"] == 8 and found.spec.options["linear.feature_map"] == "relu"
     with pytest.raises(
         ValueError, match=r"seed must be one value.* These keys can be searched: attention\.linformer\..*, attention\.linear\."
     ):

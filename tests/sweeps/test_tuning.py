@@ -139,7 +139,7 @@ def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
     assert study is not None and study.trials == 6
     drawing = draws(study)
     batch = next(drawing)
-    specs = [study.spec(values) for values in batch]
+    specs = [study.run_with(values).spec for values in batch]
     assert [(s.options["projected_length"], s.budget.learning_rate) for s in specs] == [
         (k, rate) for rate in (0.001, 0.01) for k in (2, 5, 8)
     ]
