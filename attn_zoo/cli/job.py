@@ -24,7 +24,6 @@ from attn_zoo.leaderboard.metrics import written
 from attn_zoo.process_state.torch_parts import TORCH_RANDOM
 from attn_zoo.records import DIED, RecordError, RunRecord, RunSpec, Status, Store, Tuning
 from attn_zoo.records.environment import changed_plugins, command_line
-from attn_zoo.records.files import text_of
 from attn_zoo.records.tuning import setting
 from attn_zoo.registry import build_task, card, load_plugin, task_card
 from attn_zoo.rows import RowName
@@ -313,26 +312,6 @@ def _do(command: Command, job: Job, tries: int) -> RunRecord:
     return record
 
 
-def _readable(record: RunRecord) -> RunRecord:
-    """Return the record. If no reader would accept it, because a plugin gave an impossible score or count, return a failed record
-    that says so.
-    """
-    try:
-        text_of(record)
-    except RecordError as error:
-        empty: dict[str, Any] = {
-            "data": {},
-            "scores": {},
-            "chance": None,
-            "curve": (),
-            "counted": {},
-            "measured": {},
-            "warnings": (),
-        }
-        return replace(record, status="failed", reason=f"the record of this run is not valid: {error}", **empty)
-    return record
-
-
 def _dead(command: Command, job: Job, ends: Sequence[str], hang: str | None) -> RunRecord:
     """Record a run whose process died each time that the run was tried."""
     status: Status = "timed_out" if hang else "out_of_memory" if ends[-1] == deaths.KILLED else "failed"
@@ -346,9 +325,25 @@ def _hung(hang: str | None) -> str:
 
 
 def _add(command: Command, record: RunRecord) -> tuple[RunRecord, Path]:
-    """Add a record, with the command as typed; return it and its path."""
-    record = _readable(replace(record, environment={**record.environment, "command": command_line(command.words)}))
-    return record, _keep(record, Store(command.settings.records))
+    """Add a record, with the command as typed; return it and its path. If no reader would accept it, because a plugin gave an
+    impossible score or count, add a failed record that says so.
+    """
+    store, words = Store(command.settings.records), command_line(command.words)
+    record = replace(record, environment={**record.environment, "command": words})
+    try:
+        return record, _keep(record, store)
+    except RecordError as error:
+        empty: dict[str, Any] = {
+            "data": {},
+            "scores": {},
+            "chance": None,
+            "curve": (),
+            "counted": {},
+            "measured": {},
+            "warnings": (),
+        }
+        record = replace(record, status="failed", reason=f"the record of this run is not valid: {error}", **empty)
+        return record, _keep(record, store)
 
 
 def _keep(record: RunRecord, store: Store) -> Path:

@@ -180,7 +180,7 @@ def _rows(text: str) -> Any:
     """
     listed, chosen = text.startswith("[") and text.endswith("]"), text.startswith("choice(") and text.endswith(")")
     parts = split(text[1:-1] if listed else text.removeprefix("choice(")[:-1] if chosen else text)
-    rows = [row for part in parts or [""] for row in read_rows(part[1:-1] if part[:1] in ("'", '"') else part)]
+    rows: list[Any] = [row for part in parts or [""] for row in read_rows(part[1:-1] if part[:1] in ("'", '"') else part)]
     return rows if listed else rows[0] if len(rows) == 1 else ChoiceSweep(list=rows)
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from make import make_record
 
-from attn_zoo.cli.job import _readable
+from attn_zoo.cli.config import Settings
+from attn_zoo.cli.job import Command, _add
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, environment, read_record
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.files import MOST_BYTES
@@ -53,10 +54,11 @@ def test_a_run_whose_record_no_reader_would_accept_is_recorded_as_failed(tmp_pat
     for odd in (make_record(test=5.0), make_record(counted={"parameters": 0}), make_record(warnings=("x" * MOST_BYTES,))):
         with pytest.raises(RecordError):
             Store(tmp_path).add(odd)
-        path = Store(tmp_path).add(_readable(odd))
-        assert read_record(path).status == "failed"
-        assert "the record of this run is not valid" in str(read_record(path).reason)
-    assert _readable(make_record()) == make_record()
+        record, path = _add(Command(Settings(records=str(tmp_path)), ("attn-zoo",)), odd)
+        assert read_record(path) == record and record.status == "failed"
+        assert "the record of this run is not valid" in str(record.reason)
+    record, path = _add(Command(Settings(records=str(tmp_path)), ("attn-zoo",)), make_record())
+    assert read_record(path) == record and record.scores == make_record().scores
 
 
 def test_files_of_hybrids_have_plain_names_of_bounded_length(tmp_path):
