@@ -18,7 +18,7 @@ from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import SUFFIX, read_weights
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.registry import build_task, task_card
-from attn_zoo.rows import RowName, attention_version
+from attn_zoo.rows import attention_version
 
 WEIGHTS = ("auto", "pretrained", "random")
 """Choices of weights. ``auto`` uses the weights in local files and downloads nothing."""
@@ -178,7 +178,7 @@ def _run_subject(file: str, sequences: int, length: int | None) -> Subject:
     spec, step = RunSpec.from_dict(facts["spec"]), int(facts["step"])
     for name, then, now in (
         (spec.task, facts["task_version"], task_card(spec.task).version),
-        (spec.attention, spec.attention_version, attention_version(RowName(spec.attention))),
+        (spec.attention, spec.attention_version, attention_version(spec.attention)),
     ):
         if then != now:
             raise ValueError(

@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from attn_zoo.checks import check_number, check_whole
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract.options import wrong_value
 from attn_zoo.records import Budget, ModelSpec
 from attn_zoo.registry import load_plugins
-from attn_zoo.rows import wrong_value
 
 if TYPE_CHECKING:
     from attn_zoo.cli.words import Word

@@ -22,9 +22,9 @@ from attn_zoo.bench.session import Session
 from attn_zoo.cli.parsing import InLines, check_output, describe_keys, read_keys
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract.options import typed_options
 from attn_zoo.records import describe_environment
 from attn_zoo.result_files import read_results
-from attn_zoo.rows import typed_options
 from attn_zoo.terminal import show, wrap
 
 

@@ -18,10 +18,11 @@ from attn_zoo.cli.config import TuningConfig
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.words import Word, read_word
 from attn_zoo.contract import Geometry, UnsupportedError
+from attn_zoo.contract.options import typed_options
 from attn_zoo.records import Budget, RunRecord, RunSpec, Store
 from attn_zoo.records.tuning import TUNABLE, study_id, trials_of
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
-from attn_zoo.rows import RowName, convert_options, row_of, typed_options
+from attn_zoo.rows import RowName, convert_options, row_of
 from attn_zoo.runner.count import geometry_of
 from attn_zoo.runner.metrics import measure_named
 

@@ -12,12 +12,13 @@ from attn_zoo.checks import check_seed
 from attn_zoo.cli.parsing import InLines, check_output, describe_keys, read_keys
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract.options import typed_options
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.process_state import flushed_denormals, flushes_denormals
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import build_task, card, stated_options, task_card
 from attn_zoo.result_files import read_transplant, write_json
-from attn_zoo.rows import RowName, hyperparameters, option, read_rows, rows_of, split, typed_options
+from attn_zoo.rows import RowName, hyperparameters, option, read_rows, rows_of, split
 from attn_zoo.terminal import FORMATS, show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.plot import plot_transplant

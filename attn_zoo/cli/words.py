@@ -17,10 +17,11 @@ from attn_zoo import registry
 from attn_zoo.cli.config import COMPOSED, RunConfig, Settings
 from attn_zoo.cli.job import Job
 from attn_zoo.contract import Level, UnknownNameError
+from attn_zoo.contract.options import typed_options
 from attn_zoo.leaderboard.statistics import SHARES
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.records.criterion import criterion_budget
-from attn_zoo.rows import RowName, convert_options, read_rows, split, typed_options
+from attn_zoo.rows import RowName, read_rows, split
 
 _NAMES = ("attention", "task", *COMPOSED)
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
@@ -215,7 +216,7 @@ def job_from(config: DictConfig) -> Job:
         ValueError: an option, size or budget has the wrong type or breaks its rule.
     """
     task = _given(config.task)
-    row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
+    row, entry = _row_from(config), registry.task_card(task.pop("name"))
     level = entry.level(config.level)
     root = {"root": config.data.root} if "root" in entry.locations and config.data.root else {}
     locations = {**root, **{name: task[name] for name in entry.locations if name in task}}
@@ -245,10 +246,12 @@ def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
 
 
 def _row_from(config: DictConfig) -> RowName:
-    """Return the row of a composed config. ``attention.OPTION`` takes precedence over ``dials``.
+    """Return the row of a composed config, with options of the types that its mechanisms declare. ``attention.OPTION`` takes
+    precedence over ``dials``.
 
     Raises:
         UnknownNameError: no such attention or option.
+        ValueError: an option cannot be converted.
     """
     given, dials = _given(config.attention), _given(config.dials)
     for name, options in dials.items():
@@ -261,7 +264,13 @@ def _row_from(config: DictConfig) -> RowName:
     row = RowName(name, own if "+" in name else given, config.implementation)
     if "+" in name and (single := [key for key, value in given.items() if not isinstance(value, dict)]):
         raise UnknownNameError(f"option of the hybrid {name}", single[0], [f"{part}.OPTION" for part in dict.fromkeys(row.turn)])
-    return row.changed(lambda part: replace(part, options={**dials.get(part.attention, {}), **part.options}))
+
+    def filled(part: RowName) -> RowName:
+        options = {**dials.get(part.attention, {}), **part.options}
+        kind = registry.card(part.attention).options
+        return replace(part, options=typed_options(f"attention {part.attention}", kind, options))
+
+    return row.changed(filled)
 
 
 def _given(node: Any) -> dict[str, Any]:

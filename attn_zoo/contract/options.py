@@ -1,15 +1,18 @@
-"""Rules for options: bounds, defaults that depend on the length, and options that were added later."""
+"""Rules for options: types, bounds, defaults that depend on the length, and options that were added later."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from attn_zoo.checks import BOUND
 from attn_zoo.contract.claims import Geometry
+from attn_zoo.contract.errors import UnknownNameError
 
 _LATER = "added_later"
 _RULE = "by_length"
@@ -172,3 +175,72 @@ def plain_options(options: Any) -> dict[str, Any]:
         if not left_out(option, value):
             plain[option.name] = value.name if isinstance(value, Enum) else value
     return plain
+
+
+def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``given`` (values by name of field) with values of the types that the dataclass ``kind`` declares. Text becomes a
+    number, a truth value or a member of an enumeration.
+
+    Args:
+        owner: name of the mechanism or task, for messages.
+
+    Raises:
+        UnknownNameError: a name is not a field.
+        ValueError: a value cannot be converted.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    known = [f.name for f in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(f"option of {owner}", name, known)
+    hints = _hints(kind)
+    loose = {name: value for name, value in given.items() if type(value) is not hints[name] or isinstance(value, str)}
+    if not loose:  # OmegaConf takes milliseconds
+        return dict(given)
+    node = OmegaConf.structured(kind)
+    OmegaConf.set_readonly(node, False)  # nodes of frozen dataclasses are read-only
+    for name, value in loose.items():
+        try:
+            node[name] = value
+        except OmegaConfBaseException as error:
+            raise ValueError(wrong_value(f"{owner}, option {name}", kind, error, name)) from error
+    container = OmegaConf.to_container(node)
+    assert isinstance(container, dict)
+    return {name: container[name] if name in loose else value for name, value in given.items()}
+
+
+_hints = cache(get_type_hints)
+
+
+def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
+    """Return the error message for a value that OmegaConf cannot convert to the type of its field.
+
+    Args:
+        label: name of the field for the message.
+        kind: dataclass that has the field, possibly in a nested dataclass.
+        key: key of the field, with dots for nested dataclasses; by default the key that the error states.
+    """
+    *above, last = re.sub(r"\[.*", "", key or error.full_key).split(".")
+    for name in above:
+        kind = get_type_hints(kind).get(name, Any)
+    hints = get_type_hints(kind) if is_dataclass(kind) else {}
+    return f"{label} must be {_kind_in_words(hints.get(last))}; got {error.value!r}"
+
+
+def _kind_in_words(kind: Any) -> str:
+    """Return in words which values a field of a type takes."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    if type(None) in get_args(kind):
+        return f"{' or '.join(map(_kind_in_words, parts))} or null"
+    if get_origin(kind) is list:
+        each = {int: "[64,128]", float: "[0.1,0.2]"}.get(parts[0], "[a,b]")
+        return f"a list of {_PLURALS.get(parts[0], 'values')}, such as {each}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(kind.__members__)}"
+    return _KINDS.get(get_origin(kind) or kind, "a value of another type")
+
+
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "of the form {KEY: VALUE}"}
+_PLURALS = {int: "integers", float: "numbers", str: "texts"}

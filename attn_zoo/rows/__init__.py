@@ -9,21 +9,16 @@ of Linformer and one of softmax, repeated up to the depth. The ``attention`` of 
 ``linformer.projected_length``.
 """
 
-from attn_zoo.rows.name import RowName, row_of
+from attn_zoo.rows.name import FORM, RowName, read_rows, row_of, split
 from attn_zoo.rows.reading import (
-    FORM,
     attention_version,
     convert_options,
     hyperparameters,
     only_row,
     option,
-    read_rows,
     row_of_arguments,
     rows_of,
-    split,
     typed,
-    typed_options,
-    wrong_value,
 )
 
 __all__ = [
@@ -40,6 +35,4 @@ __all__ = [
     "rows_of",
     "split",
     "typed",
-    "typed_options",
-    "wrong_value",
 ]

@@ -1,4 +1,4 @@
-"""Name of a row in a table: a mechanism, or a hybrid of several, with its options and implementation."""
+"""Name of a row in a table, read and printed: a mechanism, or a hybrid of several, with its options and implementation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, Protocol
 
 NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
@@ -15,6 +15,10 @@ NAME = re.compile(r"[^\s:,|=@*+'\"\[\](){}]+")
 TIMES = re.compile(r"([1-9]\d{0,3})\s*\*\s*(.*)", re.DOTALL)
 """Pattern for a part of a hybrid such as ``3*linformer``: the number of layers, ``*``, and their mechanism with any options."""
 _PLAIN = re.compile(r"[\w.+/-]+")
+FORM = (
+    "NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer:sdpa[projected_length=64], or a hybrid, whose layers "
+    "take several mechanisms in turn, such as 3*linformer+softmax"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,79 @@ def hybrid_of(turn: Sequence[str], parts: Iterable[RowName]) -> RowName:
     return RowName(attention, options, taken[0] if len(set(taken)) == 1 else "+".join(taken))
 
 
+def read_rows(text: str) -> list[RowName]:
+    """Return the rows that a text names: one, or several if an option has alternative values. Options remain text.
+
+    Raises:
+        ValueError: the text is not a row.
+    """
+    if len(pieces := split(text, "+")) > 1:
+        return _read_hybrids(pieces, text)
+    head, bracket, inside = text.strip().partition("[")
+    name, colon, implementation = (part.strip() for part in head.partition(":"))
+    named = NAME.fullmatch(name) and (not colon or NAME.fullmatch(implementation))
+    if not named or (bracket and not inside.endswith("]")):
+        raise ValueError(f"a configuration must be written {FORM}; got {text!r}")
+    values: dict[str, list[str]] = {}
+    for pair in split(inside[:-1]) if bracket else []:
+        option, _, value = (part.strip() for part in pair.partition("="))
+        if not NAME.fullmatch(option) or not value:
+            raise ValueError(f"options in brackets must be written OPTION=VALUE, separated by commas; got {pair!r} in {text!r}")
+        if option in values:
+            raise ValueError(f"each option must be given once, but {option} is given twice in {text!r}. Leave one of them out")
+        values[option] = [_read(part, text) for part in split(value, "|")]
+    return [RowName(name, dict(zip(values, chosen, strict=True)), implementation or "auto") for chosen in product(*values.values())]
+
+
+def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
+    """Return the hybrids of a text from its pieces between ``+``. If a mechanism is repeated, its options must be given in only one
+    piece, or be the same in all."""
+    turn: list[str] = []
+    given: dict[str, list[RowName]] = {}
+    for piece in pieces:
+        times = TIMES.fullmatch(piece)
+        rows = read_rows(times[2] if times else piece)
+        name = rows[0].attention
+        bare = [RowName(name)]
+        if given.get(name, bare) != bare and rows not in (bare, given[name]):
+            raise ValueError(
+                f"{name} must have the same options in all layers of a hybrid, but has different options in {text!r}. Give its "
+                "options once"
+            )
+        turn += [name] * (int(times[1]) if times else 1)
+        given[name] = given[name] if rows == bare and name in given else rows
+    if len(given) == 1:
+        raise ValueError(
+            f"a hybrid must have at least two different mechanisms, but all layers of {text!r} are {turn[0]}. Write {turn[0]}"
+        )
+    return [hybrid_of(turn, parts) for parts in product(*given.values())]
+
+
+def split(text: str, separator: str = ",") -> list[str]:
+    """Return the parts of a text between separators that are outside of brackets and quotes. An empty text has no parts.
+
+    Raises:
+        ValueError: a bracket or quote is not closed, or is closed without being open.
+    """
+    parts, open_brackets, quote, escaped = [""], 0, "", False
+    for character in text:
+        if quote:
+            quote, escaped = ("" if character == quote and not escaped else quote), character == "\\" and not escaped
+        elif character in "'\"":
+            quote = character
+        else:
+            open_brackets += (character in "[({") - (character in "])}")
+        if open_brackets < 0:
+            break
+        if character == separator and not open_brackets and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if open_brackets or quote:
+        raise ValueError(f"brackets and quotes must come in pairs; got {text!r}. Write a configuration as {FORM}")
+    return [part.strip() for part in parts] if text.strip() else []
+
+
 def _runs(turn: Iterable[str]) -> list[tuple[str, str]]:
     """Return groups of neighbouring layers with the same mechanism, as a count with ``*`` (empty for one layer) and the
     mechanism.
@@ -170,3 +247,15 @@ def written(value: Any) -> str:
         return str(value).lower()
     text = value.name if isinstance(value, Enum) else str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _read(part: str, text: str) -> str:
+    """Return a value without its quotes."""
+    if not part:
+        raise ValueError(f"there must be a value on both sides of each '|'; got {text!r}")
+    if part[0] == '"':
+        try:
+            return str(json.loads(part))
+        except ValueError as error:
+            raise ValueError(f"a value in double quotes must be valid JSON; got {part} in {text!r}") from error
+    return part[1:-1] if part[0] == "'" else part

@@ -1,23 +1,14 @@
-"""Parsing of row names from text or arguments. Options are converted to the types that the mechanisms declare."""
+"""Rows of registered mechanisms, from text or arguments. Options are converted to the types that the mechanisms declare."""
 
 from __future__ import annotations
 
 import copy
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import field, replace
 from enum import Enum
-from functools import cache
-from itertools import product
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from attn_zoo.rows.name import NAME, TIMES, RowName, hybrid_of
-
-FORM = (
-    "NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer:sdpa[projected_length=64], or a hybrid, whose layers "
-    "take several mechanisms in turn, such as 3*linformer+softmax"
-)
+from attn_zoo.rows.name import FORM, RowName, read_rows, split
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
@@ -81,79 +72,6 @@ def row_of_arguments(attention: str, implementation: str, options: Mapping[str, 
     return replace(rows[0], options={**rows[0].options, **options}, implementation=taken)
 
 
-def read_rows(text: str) -> list[RowName]:
-    """Return the rows that a text names: one, or several if an option has alternative values. Options remain text.
-
-    Raises:
-        ValueError: the text is not a row.
-    """
-    if len(pieces := split(text, "+")) > 1:
-        return _read_hybrids(pieces, text)
-    head, bracket, inside = text.strip().partition("[")
-    name, colon, implementation = (part.strip() for part in head.partition(":"))
-    named = NAME.fullmatch(name) and (not colon or NAME.fullmatch(implementation))
-    if not named or (bracket and not inside.endswith("]")):
-        raise ValueError(f"a configuration must be written {FORM}; got {text!r}")
-    values: dict[str, list[str]] = {}
-    for pair in split(inside[:-1]) if bracket else []:
-        option, _, value = (part.strip() for part in pair.partition("="))
-        if not NAME.fullmatch(option) or not value:
-            raise ValueError(f"options in brackets must be written OPTION=VALUE, separated by commas; got {pair!r} in {text!r}")
-        if option in values:
-            raise ValueError(f"each option must be given once, but {option} is given twice in {text!r}. Leave one of them out")
-        values[option] = [_read(part, text) for part in split(value, "|")]
-    return [RowName(name, dict(zip(values, chosen, strict=True)), implementation or "auto") for chosen in product(*values.values())]
-
-
-def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
-    """Return the hybrids of a text from its pieces between ``+``. If a mechanism is repeated, its options must be given in only one
-    piece, or be the same in all."""
-    turn: list[str] = []
-    given: dict[str, list[RowName]] = {}
-    for piece in pieces:
-        times = TIMES.fullmatch(piece)
-        rows = read_rows(times[2] if times else piece)
-        name = rows[0].attention
-        bare = [RowName(name)]
-        if given.get(name, bare) != bare and rows not in (bare, given[name]):
-            raise ValueError(
-                f"{name} must have the same options in all layers of a hybrid, but has different options in {text!r}. Give its "
-                "options once"
-            )
-        turn += [name] * (int(times[1]) if times else 1)
-        given[name] = given[name] if rows == bare and name in given else rows
-    if len(given) == 1:
-        raise ValueError(
-            f"a hybrid must have at least two different mechanisms, but all layers of {text!r} are {turn[0]}. Write {turn[0]}"
-        )
-    return [hybrid_of(turn, parts) for parts in product(*given.values())]
-
-
-def split(text: str, separator: str = ",") -> list[str]:
-    """Return the parts of a text between separators that are outside of brackets and quotes. An empty text has no parts.
-
-    Raises:
-        ValueError: a bracket or quote is not closed, or is closed without being open.
-    """
-    parts, open_brackets, quote, escaped = [""], 0, "", False
-    for character in text:
-        if quote:
-            quote, escaped = ("" if character == quote and not escaped else quote), character == "\\" and not escaped
-        elif character in "'\"":
-            quote = character
-        else:
-            open_brackets += (character in "[({") - (character in "])}")
-        if open_brackets < 0:
-            break
-        if character == separator and not open_brackets and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-    if open_brackets or quote:
-        raise ValueError(f"brackets and quotes must come in pairs; got {text!r}. Write a configuration as {FORM}")
-    return [part.strip() for part in parts] if text.strip() else []
-
-
 def typed(row: RowName) -> RowName:
     """Return the row with options of the types that its mechanism declares, after checking their values.
 
@@ -176,13 +94,11 @@ def _typed(row: RowName) -> RowName:
     return replace(row, options={name: value.name if isinstance(value, Enum) else value for name, value in options.items()})
 
 
-def attention_version(row: RowName) -> int:
-    """Return the version on the card of a row's mechanism. For a hybrid, return 1 plus the sum of (version - 1) over its
-    mechanisms.
-    """
+def attention_version(attention: str) -> int:
+    """Return the version on the card of a mechanism. For a hybrid, return 1 plus the sum of (version - 1) over its mechanisms."""
     from attn_zoo.registry import card
 
-    return 1 + sum(card(part.attention).version - 1 for part in row.parts())
+    return 1 + sum(card(name).version - 1 for name in dict.fromkeys(RowName(attention).turn))
 
 
 def convert_options(row: RowName) -> RowName:
@@ -192,6 +108,7 @@ def convert_options(row: RowName) -> RowName:
         UnknownNameError: the mechanism or an option is unknown.
         ValueError: an option cannot be converted.
     """
+    from attn_zoo.contract.options import typed_options  # imported here because it loads PyTorch
     from attn_zoo.registry import card
 
     def convert(part: RowName) -> RowName:
@@ -207,77 +124,6 @@ def option(default: Any, words: str) -> Any:
     return field(default=default, metadata={"help": words})
 
 
-def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` (values by name of field) with values of the types that the dataclass ``kind`` declares. Text becomes a
-    number, a truth value or a member of an enumeration.
-
-    Args:
-        owner: name of the mechanism or task, for messages.
-
-    Raises:
-        UnknownNameError: a name is not a field.
-        ValueError: a value cannot be converted.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from attn_zoo.contract import UnknownNameError
-
-    known = [f.name for f in fields(kind)]
-    for name in given:
-        if name not in known:
-            raise UnknownNameError(f"option of {owner}", name, known)
-    hints = _hints(kind)
-    loose = {name: value for name, value in given.items() if type(value) is not hints[name] or isinstance(value, str)}
-    if not loose:  # OmegaConf takes milliseconds
-        return dict(given)
-    node = OmegaConf.structured(kind)
-    OmegaConf.set_readonly(node, False)  # nodes of frozen dataclasses are read-only
-    for name, value in loose.items():
-        try:
-            node[name] = value
-        except OmegaConfBaseException as error:
-            raise ValueError(wrong_value(f"{owner}, option {name}", kind, error, name)) from error
-    container = OmegaConf.to_container(node)
-    assert isinstance(container, dict)
-    return {name: container[name] if name in loose else value for name, value in given.items()}
-
-
-_hints = cache(get_type_hints)
-
-
-def wrong_value(label: str, kind: type, error: Any, key: str = "") -> str:
-    """Return the error message for a value that OmegaConf cannot convert to the type of its field.
-
-    Args:
-        label: name of the field for the message.
-        kind: dataclass that has the field, possibly in a nested dataclass.
-        key: key of the field, with dots for nested dataclasses; by default the key that the error states.
-    """
-    *above, last = re.sub(r"\[.*", "", key or error.full_key).split(".")
-    for name in above:
-        kind = get_type_hints(kind).get(name, Any)
-    hints = get_type_hints(kind) if is_dataclass(kind) else {}
-    return f"{label} must be {_kind_in_words(hints.get(last))}; got {error.value!r}"
-
-
-def _kind_in_words(kind: Any) -> str:
-    """Return in words which values a field of a type takes."""
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    if type(None) in get_args(kind):
-        return f"{' or '.join(map(_kind_in_words, parts))} or null"
-    if get_origin(kind) is list:
-        each = {int: "[64,128]", float: "[0.1,0.2]"}.get(parts[0], "[a,b]")
-        return f"a list of {_PLURALS.get(parts[0], 'values')}, such as {each}"
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return f"one of {', '.join(kind.__members__)}"
-    return _KINDS.get(get_origin(kind) or kind, "a value of another type")
-
-
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "of the form {KEY: VALUE}"}
-_PLURALS = {int: "integers", float: "numbers", str: "texts"}
-
-
 def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
     """Return, for each row, the name of the option that varies among the rows with the same mechanism and implementation.
 
@@ -290,15 +136,3 @@ def hyperparameters(rows: Sequence[RowName]) -> list[str | None]:
         varied = [name for name in names if len({str(options.get(name)) for options in alike}) > 1]
         found.append(varied[0] if len(varied) == 1 else None)
     return found
-
-
-def _read(part: str, text: str) -> str:
-    """Return a value without its quotes."""
-    if not part:
-        raise ValueError(f"there must be a value on both sides of each '|'; got {text!r}")
-    if part[0] == '"':
-        try:
-            return str(json.loads(part))
-        except ValueError as error:
-            raise ValueError(f"a value in double quotes must be valid JSON; got {part} in {text!r}") from error
-    return part[1:-1] if part[0] == "'" else part

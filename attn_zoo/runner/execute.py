@@ -116,7 +116,7 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     spec = replace(spec, task_options=task_options, model=model, device=device)
     row = _resolve_options(spec, locations or {})
     spec = replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
-    return replace(spec, attention_version=attention_version(row))
+    return replace(spec, attention_version=attention_version(row.attention))
 
 
 def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:

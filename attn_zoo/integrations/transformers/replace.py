@@ -79,7 +79,7 @@ def replace_attention(
         options=dict(row.options),
         short_convolution=short_convolution,
         origin="; ".join(card(part.attention).origin for part in row.parts()),
-        attention_version=attention_version(row),
+        attention_version=attention_version(row.attention),
     )
     if not zoo_layers(model):
         _own_configurations(model)

@@ -12,7 +12,7 @@ from attn_zoo.contract import UnknownNameError, UnsupportedError
 from attn_zoo.integrations.transformers.description import Replacement, replacements_of
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.replace import carry_out, zoo_layers
-from attn_zoo.rows import RowName, attention_version
+from attn_zoo.rows import attention_version
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -68,7 +68,7 @@ def _refuse_code(options: Mapping[str, Any]) -> None:
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
     try:
-        version = attention_version(RowName(replacement.attention))
+        version = attention_version(replacement.attention)
     except UnknownNameError as error:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(
