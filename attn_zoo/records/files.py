@@ -15,13 +15,9 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-import msgspec
-
-from attn_zoo.records.record import EditedError, RecordError, RunRecord
+from attn_zoo.records.record import MOST_BYTES, EditedError, RecordError, RunRecord, parse
 from attn_zoo.records.spec import writable
 
-MOST_BYTES = 2**26
-"""Maximum size of a file that is read."""
 HALF = ".half"
 """Suffix of incomplete files."""
 SUFFIX = ".jsonl.xz"
@@ -40,23 +36,7 @@ def read_record(path: Path, source: str | None = None) -> RunRecord:
         RecordError: the file is not a complete record, or was changed after it was written.
         OSError: the file cannot be read.
     """
-    return RunRecord.from_dict(parse(read_text(path)), path.name if source is None else source)
-
-
-def text_of(record: RunRecord) -> str:
-    """Return a record as the text of its file, after the checks that ``read_record`` makes.
-
-    Raises:
-        RecordError: the record fails a check.
-    """
-    try:
-        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"the record cannot be written as JSON: {error}") from error
-    if len(text) > MOST_BYTES:
-        raise RecordError(f"a record must have at most {MOST_BYTES:,} bytes; this one has {len(text):,}")
-    RunRecord.from_dict(parse(text))
-    return text
+    return RunRecord.from_text(read_text(path), path.name if source is None else source)
 
 
 def read_text(path: Path) -> str:
@@ -75,20 +55,6 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RecordError(f"the file is not readable as JSON: {error}") from error
-
-
-def parse(text: str) -> Any:
-    """Return the content of JSON text. Its numbers must be finite.
-
-    Raises:
-        RecordError: the text is not JSON, or a number is NaN or infinite.
-    """
-    try:
-        return msgspec.json.decode(text.encode())
-    except RecursionError as error:
-        raise RecordError("a record must be JSON that Python can read; this JSON is nested too deeply") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RecordError(f"the text is not readable as JSON: {error}") from error
 
 
 def is_packed(path: Path) -> bool:

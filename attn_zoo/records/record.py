@@ -5,17 +5,21 @@ All commands read records with ``RunRecord.from_dict``, so they show exactly the
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import msgspec
 from msgspec import ValidationError, convert
 
 from attn_zoo.records.schema import LARGEST, OpenData, RecordData
 from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
 
+MOST_BYTES = 2**26
+"""Maximum size of the file of a record."""
 SCHEMA = 6
 """Version of the fields of a record file. Records of earlier versions, which were never released, cannot be read."""
 
@@ -185,6 +189,26 @@ class RunRecord:
         found = self.scores.get(name)
         return found if found is not None and math.isfinite(found) else None
 
+    def to_text(self) -> str:
+        """Return the record as the text of its file, after the checks that ``from_text`` makes.
+
+        Raises:
+            RecordError: the record fails a check.
+        """
+        try:
+            text = json.dumps(self.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecordError(f"the record cannot be written as JSON: {error}") from error
+        if len(text) > MOST_BYTES:
+            raise RecordError(f"a record must have at most {MOST_BYTES:,} bytes; this one has {len(text):,}")
+        RunRecord.from_text(text)
+        return text
+
+    @classmethod
+    def from_text(cls, text: str, source: str | None = None) -> RunRecord:
+        """Return the record that ``to_text`` turned into ``text``. The errors are those of ``parse`` and ``from_dict``."""
+        return cls.from_dict(parse(text), source)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data for JSON, with its digest. NaN and infinity, as in a diverged loss, become None."""
         data = _plain(asdict(self))
@@ -219,6 +243,20 @@ class RunRecord:
         if contradiction := next(_contradictions(record), None):
             raise EditedError(contradiction)
         return record
+
+
+def parse(text: str) -> Any:
+    """Return the content of JSON text. Its numbers must be finite.
+
+    Raises:
+        RecordError: the text is not JSON, or a number is NaN or infinite.
+    """
+    try:
+        return msgspec.json.decode(text.encode())
+    except RecursionError as error:
+        raise RecordError("a record must be JSON that Python can read; this JSON is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RecordError(f"the text is not readable as JSON: {error}") from error
 
 
 def run_records(records: Any) -> list[RunRecord]:

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from attn_zoo.records.files import HALF, NAME, is_packed, pack, read_record, text_of, unpack, write_whole
+from attn_zoo.records.files import HALF, NAME, is_packed, pack, read_record, unpack, write_whole
 from attn_zoo.records.files import SUFFIX as PACKED
 from attn_zoo.records.record import RecordError, RunRecord
 from attn_zoo.records.spec import file_pattern, file_stem
@@ -90,7 +90,7 @@ class Store:
             RecordError: the record is incomplete or invalid; nothing is written.
             OSError: the record could not be written; earlier records are not changed.
         """
-        text = text_of(record)
+        text = record.to_text()
         self.root.mkdir(parents=True, exist_ok=True)
         stem, stamp = file_stem(record.spec, record.run_id), datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{stem}-{stamp}-{secrets.token_hex(3)}.json"
@@ -194,7 +194,7 @@ class Store:
                 path = self.root / str(record.source)
                 if not path.exists() or path in damaged:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(path, text_of(record).encode())
+                    write_whole(path, record.to_text().encode())
                     written.append(path)
             for packed in packs:
                 packed.unlink()

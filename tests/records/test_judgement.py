@@ -15,8 +15,7 @@ from page_data import data_of
 
 from attn_zoo.cli import main
 from attn_zoo.records import RecordError, RunRecord, Store, read_record
-from attn_zoo.records.files import MOST_BYTES
-from attn_zoo.records.record import BOUNDS
+from attn_zoo.records.record import BOUNDS, MOST_BYTES
 from attn_zoo.records.spec import digest_of
 from attn_zoo.records.verify import verify
 from attn_zoo.runner.metrics import MEASURES

@@ -21,7 +21,7 @@ from attn_zoo.cli.config import Settings
 from attn_zoo.cli.job import Command, _add
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment, environment, read_record
 from attn_zoo.records.environment import command_line
-from attn_zoo.records.files import MOST_BYTES
+from attn_zoo.records.record import MOST_BYTES
 from attn_zoo.records.store import is_claimed
 
 
