@@ -32,10 +32,11 @@ class Keys(Setting):
     """Keys of the command ``attn-zoo transplant``. The keys ``attention``, ``init`` and ``seed`` may have several values."""
 
     attention: str = option("", "mechanisms, separated by commas: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
-    init: str = option(
-        "stretches", "initialisation of Linformer's projections E and F: stretches, spectrum, pooling or random, or several of them"
+    init: list[str] = option(
+        ["stretches"],
+        "initialisation of Linformer's projections E and F: stretches, spectrum, pooling or random, or several of them",
     )
-    seed: str = option("1", "seed of random mechanisms and of the order of passages, or several seeds")
+    seed: list[int] = option([1], "seed of random mechanisms and of the order of passages, or several seeds")
     train: list[str] = option([], "files or folders of training text, with equally many passages from each")
     test: list[str] = option([], "files or folders of test text (default for train and test: Python's language reference)")
     pairs: str | None = option(None, "file with test pairs: JSON lines with sentence1, sentence2 and label")
@@ -46,7 +47,7 @@ class Keys(Setting):
     read: list[str] = option([], "show only the results in these record files, in one table")
 
 
-_TEXTS = ("attention", "init", "seed", "classify")
+_TEXTS = ("attention", "classify")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,8 +82,11 @@ def transplant_command(words: Sequence[str]) -> int:
         raise ValueError(f"{twice[0]}= must be given once; got it twice. Leave one of them out")
     given = read_keys("transplant", words, Keys, texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
-    starts = list(dict.fromkeys(map(_start, keys.init.split(","))))
-    seeds = list(dict.fromkeys(map(_seed, keys.seed.split(","))))
+    for seed in keys.seed:
+        check_seed(seed)
+    starts, seeds = list(dict.fromkeys(map(_start, keys.init))), list(dict.fromkeys(keys.seed))
+    if not (starts and seeds):
+        raise ValueError("init= and seed= must have at least one value each; got []. Leave them out for the defaults")
     rows = rows_of(keys.attention, plain="students run the implementation auto", hybrids=True) if keys.attention else []
     if keys.format not in FORMATS:
         raise UnknownNameError("format", keys.format, FORMATS)
@@ -103,13 +107,6 @@ def _start(text: str) -> Start:
     if text not in (known := [member.value for member in Start]):
         raise UnknownNameError("init", text, known)
     return Start(text)
-
-
-def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"seed= must list integers of at least 0, separated by commas, in the digits 0 to 9; got {text!r}")
-    check_seed(seed := int(text))
-    return seed
 
 
 def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: Sequence[int]) -> int:
