@@ -82,13 +82,13 @@ class Job:
     longer: str | None = None
     """Id of the run that may continue this run with more steps (``Checkpoint.longer``); None if there is no such run."""
 
-    def changed(self, **fields: Any) -> Job:
-        """Return a copy of the job in which these fields of the spec have other values. All other values are resolved anew.
+    def resolved(self, **changes: Any) -> Job:
+        """Return the job with changes of fields of its spec, and with all values resolved.
 
         Raises:
             UnknownNameError, ValueError: as ``resolve_spec``.
         """
-        return replace(self, spec=resolve_spec(replace(self.spec, **fields), self.locations))
+        return replace(self, spec=resolve_spec(replace(self.spec, **changes), self.locations))
 
     @property
     def run_id(self) -> str:

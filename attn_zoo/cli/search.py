@@ -74,7 +74,7 @@ class Study:
             given[group][name] = value
         options = convert_options(RowName(self.base.attention, given["attention"])).options
         budget = replace(self.base.budget, **typed_options("budget", Budget, given["budget"]))
-        return self.job.changed(options={**self.base.options, **options}, budget=budget)
+        return self.job.resolved(options={**self.base.options, **options}, budget=budget)
 
 
 def study_of(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> Study:
@@ -129,7 +129,7 @@ def bracketed(study: Study, trial: Trial) -> Job:
     """Return the run of one trial of a learning-rate search."""
     job = study.run_with({"budget.learning_rate": trial.rate})
     seed = study.base.seed + SECOND_SEED if trial.second else study.base.seed
-    return job.changed(budget=replace(job.spec.budget, steps=trial.steps), seed=seed)
+    return job.resolved(budget=replace(job.spec.budget, steps=trial.steps), seed=seed)
 
 
 def longer_id(study: Study, trial: Trial) -> str | None:

@@ -199,7 +199,7 @@ def _with_best_settings(searched: Plan, seeds: Sequence[int], command: Sequence[
 
 def _seeded(job: Job, seeds: Iterable[int]) -> tuple[Job, ...]:
     """Return a copy of the job for each seed."""
-    return tuple(job.changed(seed=seed) for seed in seeds)
+    return tuple(job.resolved(seed=seed) for seed in seeds)
 
 
 def _wanted(best: Plan) -> int:

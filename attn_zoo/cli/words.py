@@ -232,7 +232,7 @@ def job_from(config: DictConfig) -> Job:
         device=config.device,
         precision=config.precision,
     )
-    return Job(spec, locations).changed()
+    return Job(spec, locations).resolved()
 
 
 def _budget_from(level: Level, metric: str, given: Mapping[str, Any]) -> Budget:
