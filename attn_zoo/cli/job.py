@@ -106,7 +106,7 @@ class Job:
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
     """Return the searched hyperparameters with their values in ``spec``, as text."""
-    found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
+    found = ((key.partition(".")[2], setting(spec, key)) for key in sorted(tuning.space))
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
 

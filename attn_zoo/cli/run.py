@@ -96,7 +96,7 @@ class Plan:
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(study.recorded(self.settings.records))
-            searched = ", ".join(f"{key}={text}" for key, text in study.space.items())
+            searched = ", ".join(f"{key}={text}" for key, text in sorted(study.space.items()))
             trials = f"{study.trials} trial{'s' * (study.trials != 1)}" if study.trials else "bracketed search"
             what = f"{trials} of {study.base.attention} on {study.base.task} over {searched}"
             return f"study {study.id}: {what}; {known} {'of them ' if study.trials else 'trials '}recorded already; {to}"

@@ -44,11 +44,9 @@ class Study:
 
     id: str
     space: Mapping[str, str]
-    """Range to search for each key, in Hydra's syntax."""
+    """Range to search for each key, in Hydra's syntax. A sampler draws the keys in this order."""
     job: Job
     """Run from which trials differ only in searched values. Each searched key has the first value of its range."""
-    order: tuple[str, ...]
-    """Keys of the space in the order in which a sampler draws them."""
     tuning: TuningConfig
     trials: int
     """Number of trials; 0 if the results decide how many there are."""
@@ -92,13 +90,12 @@ def study_of(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> Study:
     """
     check_text("tuning.sampler", tuning.sampler, ("grid", "tpe", "bracket"))
     check_whole("tuning.trials", tuning.trials, 1 if tuning.sampler == "tpe" else 0)
-    wanted = _space(job, tuning, given)
-    space = dict(sorted(wanted.items()))
+    space = _space(job, tuning, given)
     if tuning.sampler == "bracket":
         _refuse_bracket(space, tuning, job.spec)
     grid = math.prod(len(_sweep(key, text).values()) for key, text in space.items()) if tuning.sampler == "grid" else 0
     trials = min(tuning.trials or grid, grid) if grid else tuning.trials
-    study = Study("", space, job, tuple(wanted), tuning, trials)
+    study = Study("", space, job, tuning, trials)
     ends = {key: _sweep(key, text).ends() for key, text in space.items()}
     tried = [values[: None if key.startswith("attention.") else 1] for key, values in ends.items()]
     for corner in product(*tried):  # options of a mechanism may break a rule together
@@ -181,7 +178,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
     """Yield batches of trials. Each trial is a dictionary that maps the searched keys to values. After each batch, the caller must
     send the list of scores back with ``send``. Equal searches draw equal values."""
     if study.tuning.sampler == "grid":
-        grid = product(*([(key, value) for value in _sweep(key, study.space[key]).values()] for key in study.order))
+        grid = product(*([(key, value) for value in _sweep(key, text).values()] for key, text in study.space.items()))
         yield [dict(values) for values in islice(grid, study.trials)]
         return
     import optuna
@@ -193,7 +190,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
     left = study.trials
     while left:
         asked = [made.ask() for _ in range(min(left, AT_ONCE))]
-        scores = yield [{key: _suggest(trial, key, study.space[key]) for key in study.order} for trial in asked]
+        scores = yield [{key: _suggest(trial, key, text) for key, text in study.space.items()} for trial in asked]
         for trial, score in zip(asked, scores, strict=True):
             made.tell(trial, score)
         left -= len(asked)
