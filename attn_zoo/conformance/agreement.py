@@ -19,7 +19,7 @@ from attn_zoo.conformance.harness import NotApplicable, Partly, Violation, requi
 from attn_zoo.conformance.jumps import errors_apart_from_jumps, perturbed
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
-from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.subject import ENDS_AND_HOLES, Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, join_stacks, real_tokens
 
 TWICE = 2.0
@@ -80,15 +80,15 @@ def limit_is_softmax(subject: Subject) -> str | None:
 
 @torch.no_grad()
 def _require_softmax(subject: Subject, module: Attention, *, padded: bool = True, scale: float = 1.0) -> None:
-    request = subject.draw(module, batch=6, tied=True).changed(lambda _, tensor: scale * tensor)
     geometry = module.geometry
-    for mask in subject.masks(geometry.keys) if padded else [None]:
+    for request in subject.requests(module, tied=True)[: None if padded else 1]:
+        given, mask = request.times(scale), request.key_valid
         allowed = torch.ones(geometry.queries, geometry.keys, dtype=torch.bool, device=subject.device)
         allowed = allowed.tril() if geometry.causal else allowed
         allowed = allowed if mask is None else allowed & mask[:, None, None, :]
-        want = _softmax_attention(request, allowed, getattr(module, "sinks", None))
-        where = f"against softmax attention, {geometry}, padded={mask is not None}" + (", inputs 100 times as large" * (scale > 1))
-        subject.equal(request.padded(mask)(module), want, where)
+        want = _softmax_attention(given, allowed, getattr(module, "sinks", None))
+        where = f"against softmax attention, {geometry}, padded={request.is_padded}" + (", inputs 100 times as large" * (scale > 1))
+        subject.equal(given(module), want, where)
 
 
 def _softmax_attention(request: Request, allowed: Tensor, sinks: Tensor | None) -> Tensor:
@@ -161,7 +161,7 @@ def _compare_with_definition(subject: Subject, geometry: Geometry, layers: int =
     want = _outputs(request, naive) if far else answers(request, naive)
     worst = _require_equal(subject, _outputs(request, call), want, f"{where}, no_grad")
     if geometry.keys == subject.length and not subject.brief:
-        large = request.changed(lambda _, tensor: LARGE * tensor)
+        large = request.times(LARGE)
         _require_equal(subject, _outputs(large, call), _outputs(large, naive), f"{where}, inputs {LARGE} times as large")
     return worst if far else max(worst, _require_equal(subject, answers(request, own, call), want, where))
 
@@ -207,20 +207,7 @@ def _unpadded_apart(module: Attention, query: Any, key: Any, value: Tensor, *, k
 def _require_equal(subject: Subject, got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:
     """Compare with the definition. Return the largest difference, relative to the largest number of the definition."""
     largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
-    worst = 0.0
-    for name, found in got.items():
-        require_finite(found, f"{where}: {name}")
-        gap = (found - want[name]).abs().max().item() / largest
-        message = f"{where}: {name} differs from the definition by {gap:.3g} of the largest number"
-        require(gap <= subject.tolerance, f"{message}; at most {subject.tolerance:g} is allowed")
-        worst = max(worst, gap)
-    return worst
-
-
-def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
-    """Return None (no mask) and, if the card declares ``key_padding``, a tensor of five masks, one per example."""
-    padded = subject.card.can.key_padding and geometry.keys > 5
-    return [None, key_masks(geometry.keys, subject.device)[:5]] if padded else [None]
+    return subject.equal(got, want, f"differs from the definition: {where}", size=largest)
 
 
 @attention_check("twin")
@@ -242,11 +229,10 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
         own, exact = (subject.as_eager().build(geometry, dtype=dtype) for dtype in (torch.float32, torch.float64))
         for module in (own, exact):
             module.load_state_dict(single.state_dict(), strict=True)
-        drawn = subject.draw(exact, batch=5).cast(subject.single)
         # Two examples are enough at the two longest lengths, where five take half of the time of all.
-        examples = slice(None) if geometry.keys <= subject.sizes.blocks else slice(3, 5)
-        for mask in _masks(subject, geometry):
-            padded = drawn.padded(mask).rows(examples)
+        examples = slice(5) if geometry.keys <= subject.sizes.blocks else ENDS_AND_HOLES
+        for request in subject.requests(exact, examples, fewest=6):
+            padded = request.cast(subject.single)
             want, got = answers(padded.cast(torch.float64), exact), answers(padded, single)
             if subject.single is torch.float32:
                 mine = answers(padded, own)
@@ -256,7 +242,7 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
             largest = {name: answer.abs().max().item() for name, answer in want.items()}
             nearby: dict[str, float] = {}
             for name in want:
-                where = f"{geometry}, padded={mask is not None}: {name}"
+                where = f"{geometry}, padded={request.is_padded}: {name}"
                 require_finite(got[name], where)
                 # A gradient may cancel to zero, so roundings are relative to the largest number of the backward pass.
                 floor = rounding * (largest[name] if name == "output" else max(largest.values()))
@@ -305,8 +291,7 @@ def compressing_first_agrees(subject: Subject) -> None:
     """If a mechanism can compress the tokens to fewer positions before projecting them to keys and values, the output is the same
     as if it compressed after projecting. The FLOPs of the compression equal those that the mechanism's method ``compression_flops``
     states."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
         if not isinstance(module, CompressingAttention):
             raise NotApplicable("the mechanism is not a CompressingAttention")
         length = module.compressed_length()
@@ -317,7 +302,6 @@ def compressing_first_agrees(subject: Subject) -> None:
 
 def _compress(subject: Subject, module: CompressingAttention, length: int) -> None:
     geometry, width = module.geometry, 12
-    request = subject.draw(module, batch=6)
     generator = torch.Generator().manual_seed(4)
     tokens = torch.randn(6, geometry.keys, width, generator=generator, dtype=torch.float64).to(subject.dtype)
     project = torch.randn(2, width, geometry.inner_dim, generator=generator, dtype=torch.float64).to(subject.dtype)
@@ -325,14 +309,15 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
         module.compress(tokens[:1], None)
     counted, stated = counter.get_total_flops(), module.compression_flops(geometry.keys, width, 1)
     require(counted == stated, f"compression_flops states {stated}, but PyTorch counts {counted}")
-    for mask in subject.masks(geometry.keys):
+    for request in subject.requests(module):
+        mask = request.key_valid
         seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
         short = module.compress(seen, mask)
         again, masses = module.compress_and_weigh(seen, mask)
         for mass, compressed in zip(masses, module.compress(real_tokens(seen, mask), mask), strict=True):
-            subject.equal(mass.expand_as(compressed), compressed, f"masses against the compressed mask, padded={mask is not None}")
+            subject.equal(mass.expand_as(compressed), compressed, f"masses against the compressed mask, padded={request.is_padded}")
         for weighed, alone in zip(again, short, strict=True):
-            subject.equal(weighed, alone, f"tokens of compress_and_weigh against those of compress, padded={mask is not None}")
+            subject.equal(weighed, alone, f"tokens of compress_and_weigh against those of compress, padded={request.is_padded}")
         shapes = [tuple(part.shape) for part in short]
         require(
             all(shape == (6, length, width) for shape in shapes),
@@ -340,10 +325,10 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
         )
         key, value = (_split(part @ matrix, geometry) for part, matrix in zip(short, project, strict=True))
         late_key, late_value = (_split(seen @ matrix, geometry) for matrix in project)
-        late = replace(request, key=late_key, value=late_value).padded(mask)(module)
+        late = replace(request, key=late_key, value=late_value)(module)
         assert request.query is not None
         first = hide_rows_without_keys(module.attend_compressed(request.query, key, value, module.compressed_valid(mask)), mask)
-        subject.equal(first, late, f"compressing first against projecting first, padded={mask is not None}")
+        subject.equal(first, late, f"compressing first against projecting first, padded={request.is_padded}")
 
 
 def _split(tokens: Tensor, geometry: Geometry) -> Tensor:

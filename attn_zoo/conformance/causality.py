@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.harness import NotApplicable, require
-from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.harness import NotApplicable, must_refuse, require
+from attn_zoo.conformance.requests import Request, influence
 from attn_zoo.conformance.sizes import BORDERS, CUTS
-from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
+from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 ROWS = 2**21
@@ -69,15 +68,14 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
         return
-    module = _causal(subject)
+    module = subject.build(subject.geometry(causal=True))
     require_no_future(subject, module, range(1, module.geometry.keys), (*FUTURES, *LOUD_PASTS, *LOUD_AND_QUIET))
 
 
-@attention_check("implementation")
+@attention_check("implementation", "causal")
 def no_future_leaks_at_any_border(subject: Subject) -> None:
     """In causal attention, no output depends on later positions, at any tested length. Up to 129 positions, every position is tried
     as the beginning of the future. At longer lengths, only some positions are tried, such as powers of two."""
-    _causal(subject)
     for geometry in subject.sized(shortest=2):
         if geometry.causal:
             module = subject.build(subject.geometry(geometry.keys, heads=1, causal=True))
@@ -103,17 +101,13 @@ def require_no_future(
     length, call = module.geometry.keys, module if call is None else call
     request = subject.draw(module, batch=1)
     for scene in scenes:
-        past = (_opposed(request) if scene.opposed else request).changed(partial(_times, scene.past))
+        past = (_opposed(request) if scene.opposed else request).times(scene.past)
         before = past(call).detach()
         for some in _portions(where, length):
             after = _with_futures(past, request, some, scene.change)(call).detach()
             for row, cut in enumerate(some):
                 what = f"outputs before position {cut} of {length} when {scene}"
                 subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
-
-
-def _times(factor: float, name: str, tensor: Tensor) -> Tensor:
-    return factor * tensor
 
 
 def _opposed(request: Request) -> Request:
@@ -147,17 +141,11 @@ def _with_futures(past: Request, request: Request, where: Sequence[int], change:
     return past.changed(join)
 
 
-@attention_check("implementation")
+@attention_check("implementation", "causal", "key_padding")
 def padding_in_the_future_has_no_influence(subject: Subject) -> None:
     """In causal attention, marking later positions as padding changes no earlier output."""
-    _causal(subject)
-    if not subject.card.can.key_padding:
-        raise NotApplicable("the card does not declare key_padding")
-    for geometry in subject.short_and_long():
-        if not geometry.causal:
-            continue
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=1)
+    for module in subject.modules(geometry for geometry in subject.short_and_long() if geometry.causal):
+        geometry, request = module.geometry, subject.draw(module, batch=1)
         before = request(module)
         where = torch.tensor(
             range(1, geometry.keys) if geometry.keys <= max(BORDERS) else cuts(geometry.keys), device=subject.device
@@ -169,12 +157,12 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
             subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
 
 
-@attention_check("implementation")
+@attention_check("implementation", "causal")
 def a_prefix_answers_as_the_whole(subject: Subject) -> None:
     """In causal attention, the outputs of a prefix alone equal the first outputs of the whole sequence."""
-    whole = _causal(subject)
     if not subject.card.can.any_length:
         raise NotApplicable("the card does not declare any_length, so the mechanism runs only at the length that it was built for")
+    whole = subject.build(subject.geometry(causal=True))
     request = subject.draw(whole, queries=PREFIXED, keys=PREFIXED, batch=2)
     with torch.no_grad():
         outputs = request(whole)
@@ -183,36 +171,18 @@ def a_prefix_answers_as_the_whole(subject: Subject) -> None:
             subject.equal(found, outputs[:, :, :end], f"a prefix of {end} positions alone against the first outputs of {PREFIXED}")
 
 
-@attention_check("implementation")
+@attention_check("implementation", "causal")
 def causal_output_sees_the_past(subject: Subject) -> None:
     """In causal attention, the first output depends on the first value. If the mechanism uses queries, later outputs depend on
     earlier values, except at positions that begin a block."""
-    module = _causal(subject)
+    module = subject.build(subject.geometry(causal=True))
     request = subject.draw(module).leaves()
     out = request(module)
-    first = _influence(out, request, 0, module)
-    require(first[0] > 0, "the first position does not see itself: its output does not depend on its value")
+    require(
+        influence(out[:, :, 0], request)[0] > 0, "the first position does not see itself: its output does not depend on its value"
+    )
     if "query" not in subject.card.reads:
         return
     for position in (subject.length // 2, subject.length - 1):  # of two neighbours, only one can begin a block
-        pair = ((_influence(out, request, at, module)[:at] > 0).any() for at in (position, position - 1))
+        pair = ((influence(out[:, :, at], request)[:at] > 0).any() for at in (position, position - 1))
         require(any(pair), f"position {position} sees none of the {position} positions before it, and neither does {position - 1}")
-
-
-def _causal(subject: Subject) -> Attention:
-    """Return the causal module with the length of the check."""
-    if not subject.causal:
-        raise NotApplicable("the card does not declare causal")
-    return subject.build(subject.geometry(causal=True))
-
-
-def _influence(out: Tensor, request: Request, position: int, module: Attention) -> Tensor:
-    """Return the absolute gradient of one output with respect to the value of each position, and to streams that replace values."""
-    values = [request.value]
-    values += [request.streams[s.name] for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"]
-    grads = torch.autograd.grad(out[:, :, position].sum(), values, retain_graph=True, allow_unused=True)
-    total = torch.zeros(request.value.shape[2], dtype=out.dtype, device=out.device)
-    for grad in grads:
-        if grad is not None:
-            total[: grad.shape[2]] += grad.abs().amax(dim=(0, 1, 3))
-    return total

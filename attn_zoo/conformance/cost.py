@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.harness import require
+from attn_zoo.conformance.modes import require_shape_on_meta
+from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.count.counter import Counts, tally
@@ -124,17 +126,14 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 def shapes_flow_without_numbers(subject: Subject) -> None:
     """The mechanism runs on PyTorch's meta device, whose tensors have shapes but no values. The costs of long models are counted
     quickly on this device."""
-    for geometry in subject.plain_and_causal():
-        request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
-        try:
-            with torch.device("meta"):
-                out = request(subject.card.build(geometry, copy.deepcopy(subject.options), "eager").to(subject.dtype).eval())
-        except (NotImplementedError, RuntimeError) as error:
-            raise Violation(
-                f"{geometry}: the mechanism does not run on the meta device, where tensors have no values: {error}"
-            ) from error
-        want, got = tuple(request.value.shape), tuple(out.shape)
-        require(got == want, f"{geometry}: on the meta device the output must have shape {want}; got {got}")
+    for module in subject.modules():
+        call = partial(_built_and_called_on_meta, subject, module.geometry)
+        require_shape_on_meta(subject.draw(module, batch=1), call, f"{module.geometry}")
+
+
+def _built_and_called_on_meta(subject: Subject, geometry: Geometry, request: Request) -> Tensor:
+    with torch.device("meta"):
+        return request(subject.card.build(geometry, copy.deepcopy(subject.options), "eager").to(subject.dtype).eval())
 
 
 def _geometries(subject: Subject) -> Iterator[Geometry]:
@@ -177,23 +176,23 @@ def time_grows_as_printed(subject: Subject) -> str:
                 seen.flops == stated,
                 f"{where}: PyTorch counts {seen.flops} FLOPs at {seen.length} tokens, but the card states {stated}",
             )
-        written = exponent([seen.written for seen in traces], 2)
-        message = f"{where}: numbers written grow like n^{written:.2f}, but the card states {claim}"
-        require(written <= claim.exponent + _slack(claim), message)
+        written = _require_no_faster(claim, where, "numbers written grow", [seen.written for seen in traces])
         products = f"FLOPs n^{fitted:.2f}" if any(far) else "no matrix products"
         remarks.append(f"{where}: {products}, numbers written n^{written:.2f}")
         if subject.implementation != "eager":
-            _require_no_faster(eager, geometry, claim)
+            traces, where = _traces(eager, geometry, claim), f"eager, {where}"
+            _require_no_faster(claim, where, "FLOPs grow", [seen.flops for seen in traces])
+            _require_no_faster(claim, where, "numbers written grow", [seen.written for seen in traces])
     return "; ".join(remarks)
 
 
-def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> None:
-    """Require that counted FLOPs and written numbers grow no faster than the card states."""
-    traces = _traces(subject, geometry, claim)
-    for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
-        fitted = exponent(sizes, 2)
-        where = f"{subject.implementation}, causal={geometry.causal}"
-        require(fitted <= claim.exponent + _slack(claim), f"{where}: {what} grow like n^{fitted:.2f}, but the card states {claim}")
+def _require_no_faster(claim: Growth, where: str, what: str, sizes: Sequence[int]) -> float:
+    """Require that sizes at three lengths, of which each is twice the last, grow no faster than the card states. Return the fitted
+    exponent."""
+    fitted = exponent(sizes, 2)
+    message = f"{where}: {what} like n^{fitted:.2f} ({', '.join(map(str, sizes))}), but the card states {claim}"
+    require(fitted <= claim.exponent + _slack(claim), message)
+    return fitted
 
 
 @attention_check("variant")
@@ -213,11 +212,9 @@ def _largest_tensors(subject: Subject, claim: Growth) -> str:
     remarks = []
     for geometry in subject.plain_and_causal():
         traces = _traces(subject, geometry, claim)
-        fitted = exponent([seen.largest for seen in traces], 2)
-        sizes = ", ".join(f"{seen.largest} bytes at {seen.length}" for seen in traces)
         where = f"{subject.implementation}, causal={geometry.causal}"
-        message = f"{where}: the largest tensor grows like n^{fitted:.2f} ({sizes}), but the card states {claim}"
-        require(fitted <= claim.exponent + _slack(claim), message)
+        what = f"bytes of the largest tensor at {', '.join(str(seen.length) for seen in traces)} tokens grow"
+        fitted = _require_no_faster(claim, where, what, [seen.largest for seen in traces])
         remarks.append(f"{where}: n^{fitted:.2f}")
     return "; ".join(remarks)
 

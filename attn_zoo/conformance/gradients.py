@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
-from torch.func import functional_call
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require, require_finite, seed_generators
-from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, called_with, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
-from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.subject import ENDS_AND_HOLES, Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError, auxiliary_loss
 
 # A query has no influence if it sees only one key, for example because it is alone in its bucket.
@@ -138,12 +137,9 @@ def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
     with padding, and if the numbers of queries and keys differ."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("gradients are compared with finite differences in float64 only")
-    for geometry in (*subject.across(), *subject.sized()):
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=2)
-        _require_slopes(module, request, f"{geometry}")
-        if subject.card.can.key_padding and geometry.keys > 2:
-            _require_slopes(module, request.padded(key_masks(geometry.keys, subject.device)[3:5]), f"{geometry}, padded")
+    for module in subject.modules((*subject.across(), *subject.sized())):
+        for request in subject.requests(module, ENDS_AND_HOLES, fewest=3):
+            _require_slopes(module, request, f"{module.geometry}, padded={request.is_padded}")
 
 
 def _require_slopes(module: Attention, request: Request, where: str, call: Callable[..., Tensor] | None = None) -> None:
@@ -206,8 +202,7 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
 @attention_check("implementation")
 def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
     """Gradients flow only into inputs and registered parameters. Optimisers and checkpoints would miss any other tensor."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
         leaves = subject.draw(module).leaves()
         known = {id(tensor) for tensor in (*leaves.tensors.values(), *module.parameters())}
         waiting, seen = [leaves(module).grad_fn], set()
@@ -225,14 +220,12 @@ def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
             )
 
 
-@attention_check("implementation")
+@attention_check("implementation", "query")
 def outputs_follow_their_own_queries(subject: Subject) -> str:
     """If the mechanism uses queries, at least half of the outputs depend on the query at their own position."""
-    if "query" not in subject.card.reads:
-        raise NotApplicable("the mechanism does not read queries")
     shares = []
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
+        geometry = module.geometry
         places = torch.arange(geometry.keys, device=subject.device)
         leaves = subject.draw(module, batch=1).rows(torch.zeros_like(places)).leaves()
         own = leaves(module)[places, :, places].sum()  # output i of example i
@@ -274,17 +267,8 @@ def gradients_match_finite_differences(subject: Subject) -> None:
     cross = [replace(geometry, queries=3) for geometry in subject.across()[:1]]
     for geometry in (*subject.plain_and_causal(), *cross):
         small = smallest(subject, geometry)
-        request = subject.draw(small, batch=2)
-        masks: list[Tensor | None] = [None]
-        if subject.card.can.key_padding:
-            holes = torch.ones(2, small.geometry.keys, dtype=torch.bool)
-            holes[1, 2:4] = False
-            masks.append(holes)
-        for mask in masks:
-            where = (
-                f"causal={geometry.causal}, {small.geometry.queries} queries, {small.geometry.keys} keys, padded={mask is not None}"
-            )
-            _gradcheck(small, request.padded(mask), where)
+        for request in subject.requests(small, ENDS_AND_HOLES):
+            _gradcheck(small, request, f"{small.geometry}, padded={request.is_padded}")
 
 
 def smallest(subject: Subject, geometry: Geometry) -> Attention:
@@ -294,17 +278,12 @@ def smallest(subject: Subject, geometry: Geometry) -> Attention:
 
 
 def _gradcheck(module: Attention, request: Request, where: str) -> None:
-    names, parameters = list(request.tensors), trained_parameters(module)
+    named = {**request.tensors, **{f"parameter {name}": tensor for name, tensor in trained_parameters(module).items()}}
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in named.values()]
 
     def run(*given: Tensor) -> Tensor:
-        tensors = dict(zip(names, given, strict=False))
-        changed = request.changed(lambda name, _: tensors[name])
-        state = dict(zip(parameters, given[len(names) :], strict=True))
-        arguments = {"key_valid": changed.key_valid, "streams": changed.streams or None}
-        out: Tensor = functional_call(module, state, (changed.query, changed.key, changed.value), arguments)
-        return without_padded_queries(changed, out)
+        return called_with(request, module, dict(zip(named, given, strict=True)))
 
-    leaves: Sequence[Tensor] = [t.detach().clone().requires_grad_() for t in (*request.tensors.values(), *parameters.values())]
     try:
         torch.autograd.gradcheck(run, leaves, fast_mode=True, atol=1e-6, rtol=1e-4)
     except GradcheckError as error:

@@ -12,10 +12,11 @@ from typing import Literal
 from unittest import SkipTest
 
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from attn_zoo.conformance.causes import likeliest_cause
-from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract import UnknownNameError, UnsupportedError
 from attn_zoo.escapes import error_text, terminal
 from attn_zoo.plugin_imports import apart
 
@@ -57,6 +58,26 @@ def require_finite(numbers: Tensor, what: str) -> None:
     """
     bad = int((~numbers.isfinite()).sum())
     require(bad == 0, f"{what}: {bad} of {numbers.numel()} numbers are NaN or infinite")
+
+
+def must_refuse(what: str, request: Callable[[], object]) -> None:
+    """Require that a request outside the capabilities of a card raises ``UnsupportedError``; see ``must_raise``."""
+    must_raise(UnsupportedError, f"{what} is not declared on the card, so it", request)
+
+
+def must_raise(expected: type[Exception], what: str, call: Callable[[], object]) -> None:
+    """Require that a call raises an error of the expected class.
+
+    Raises:
+        Violation: the call ran, or raised another exception.
+    """
+    try:
+        call()
+    except (expected, TypeCheckError):  # TypeCheckError where annotations are checked at run time
+        return
+    except Exception as error:
+        raise Violation(f"{what} must raise {expected.__name__}; got {type(error).__name__}: {error}") from error
+    raise Violation(f"{what} must raise {expected.__name__}, but it ran")
 
 
 def seed_generators(seed: int) -> None:

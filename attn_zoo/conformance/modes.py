@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.conformance.batch import beside_loud
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
 from attn_zoo.conformance.harness import Violation, require, seed_generators
 from attn_zoo.conformance.numerics import SINGLE
-from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -28,37 +29,29 @@ def training_keeps_the_promises(subject: Subject) -> None:
     Outputs and gradients also equal those in eval mode, and an output does not depend on other examples. These rules do not apply
     to a mechanism that declares ``random_at_build`` if its training call draws random numbers or changes the module.
     """
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, options=subject.without_dropout())
-        where = f"in training, causal={geometry.causal}"
+    for module in subject.modules(options=subject.without_dropout()):
+        geometry, where = module.geometry, f"in training, causal={module.geometry.causal}"
         call = partial(_trained, module)
-        request = subject.draw(module, batch=6)
+        request = subject.draw_padded(module)
         if geometry.causal:
             scenes = (FUTURES[0], FUTURES[2], LOUD_AND_QUIET[0])
             require_no_future(subject, module, range(1, geometry.keys), scenes, call)
-        if subject.card.can.key_padding:
-            request = request.padded(key_masks(geometry.keys, subject.device))
+        if request.is_padded:
             clean = without_padded_queries(request, request(call))
             for fill in (1e3, torch.nan):
                 other = request.filled_at_padding(partial(_noise, fill))
                 found = without_padded_queries(other, other(call))
                 subject.equal(found, clean, f"{where}, padded keys times {fill}", subject.exactness)
         whole = request(call)
-        loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
         if not (subject.card.can.random_at_build and _draws(module, request)):
             want, trained = answers(request, module), copy.deepcopy(module).train()
             seed_generators(5)
-            for name, tensor in answers(request, trained).items():
-                subject.equal(tensor, want[name], f"{name} {where}, against eval mode")
-            subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
+            subject.equal(answers(request, trained), want, f"{where}, against eval mode")
+            subject.equal(beside_loud(request)(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
 
 
 def _noise(size: float, tensor: Tensor) -> Tensor:
     return size * (tensor.flip(0) + 1)
-
-
-def _needs(asked: Sequence[str], name: str, tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_(name in asked)
 
 
 def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
@@ -86,11 +79,9 @@ def recording_gradients_changes_nothing(subject: Subject) -> None:
     A gradient does not depend on which other gradients are requested. It also does not depend on the memory layout of the output's
     gradient, which may be expanded or not contiguous.
     """
-    for geometry in subject.short_and_long():
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=6 if geometry.keys == subject.length else 2)
-        if subject.card.can.key_padding:
-            request = request.padded(key_masks(geometry.keys, subject.device)[-len(request.value) :])
+    for module in subject.modules(subject.short_and_long()):
+        geometry = module.geometry
+        request = subject.draw_padded(module, slice(None) if geometry.keys == subject.length else slice(4, None))
         where = f"length={geometry.keys}, causal={geometry.causal}"
         want = answers(request, module)
         for mode in (torch.no_grad(), torch.inference_mode()):
@@ -98,53 +89,29 @@ def recording_gradients_changes_nothing(subject: Subject) -> None:
                 quiet = without_padded_queries(request, request(module))
                 subject.equal(quiet.clone(), want["output"], f"output under {type(mode).__name__}, {where}")
         if geometry.keys == subject.length:
-            _require_each_gradient(subject, module, request, want, where)
-        _require_any_output_gradient(subject, module, request.padded(None), where)  # a mask would copy the gradient first
-
-
-def _require_each_gradient(subject: Subject, module: Attention, request: Request, want: dict[str, Tensor], where: str) -> None:
-    for left_out in request.tensors:
-        asked = [name for name in request.tensors if name != left_out] or [left_out]
-        some = request.changed(partial(_needs, asked))
-        out = without_padded_queries(some, some(module))
-        subject.equal(out.detach(), want["output"], f"output where {left_out} needs no gradient, {where}")
-        grads = torch.autograd.grad(weighed(out), [some.tensors[name] for name in asked], allow_unused=True)
-        for name, grad in zip(asked, grads, strict=True):
-            found = torch.zeros_like(some.tensors[name]) if grad is None else grad
-            what = f"gradient of {name} where {left_out} needs none, {where}"
-            subject.equal(found, want[f"gradient of {name}"], what)
-    parameters = trained_parameters(module)
-    if any(want[f"gradient of {name}"].any() for name in parameters):
-        message = f"no gradient reaches the parameters where no input needs one, {where}"
-        out = weighed(without_padded_queries(request, request(module)))
-        require(out.requires_grad, message)
-        for name, grad in zip(parameters, torch.autograd.grad(out, list(parameters.values()), allow_unused=True), strict=True):
-            wanted = want[f"gradient of {name}"]
-            require(grad is not None or not wanted.any(), f"{message}: {name}")
-            if grad is not None:
-                subject.equal(grad, wanted, f"gradient of {name} where no input needs one, {where}")
-
-
-def _require_any_output_gradient(subject: Subject, module: Attention, request: Request, where: str) -> None:
-    layouts: dict[str, Callable[[Tensor], Tensor]] = {
-        "expanded": _wide,
-        "transposed": lambda out: _wide(out).transpose(1, 2).contiguous().transpose(1, 2),
-        "strided": lambda out: _wide(out).repeat_interleave(2, dim=-1)[..., ::2],
-    }
-    found: dict[str, dict[str, Tensor]] = {}
-    for what, layout in {"contiguous": lambda out: _wide(out).contiguous(), **layouts}.items():
-        leaves = request.leaves()
-        out = without_padded_queries(leaves, leaves(module))
-        grads = torch.autograd.grad(out, list(leaves.tensors.values()), layout(out), allow_unused=True)
-        found[what] = {name: grad for name, grad in zip(leaves.tensors, grads, strict=True) if grad is not None}
-    for what in layouts:
-        for name, grad in found["contiguous"].items():
-            subject.equal(found[what][name], grad, f"gradient of {name} for a gradient of the output that is {what}, {where}")
+            inputs = request.tensors.keys()
+            for left_out in ({name} for name in inputs if len(inputs) > 1):
+                got = answers(request, module, asked=inputs - left_out)
+                subject.equal(got, want, f"where {left_out.pop()} needs no gradient, {where}")
+            subject.equal(answers(request, module, asked=()), want, f"where no input needs a gradient, {where}")
+        plain = request.padded(None)  # a mask would copy the gradient first
+        contiguous = answers(plain, module, along=lambda out: _wide(out).contiguous())
+        for what, layout in LAYOUTS.items():
+            got = answers(plain, module, along=layout)
+            subject.equal(got, contiguous, f"for a gradient of the output that is {what}, {where}")
 
 
 def _wide(out: Tensor) -> Tensor:
     """Return a gradient of the output that differs by channel only, expanded over the other dimensions."""
     return torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "expanded": _wide,
+    "transposed": lambda out: _wide(out).transpose(1, 2).contiguous().transpose(1, 2),
+    "strided": lambda out: _wide(out).repeat_interleave(2, dim=-1)[..., ::2],
+}
+"""Functions that return a gradient of the output, by the memory layout of this gradient."""
 
 
 @attention_check("implementation")
@@ -172,27 +139,31 @@ def conversions_reach_everything(subject: Subject) -> None:
 def shapes_flow_outside_a_device_context(subject: Subject) -> None:
     """A module that was moved to PyTorch's meta device runs outside the context ``torch.device("meta")``, with and without a mask.
     The module must therefore create tensors on the device of its inputs."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=6)
-        for mask in subject.masks(geometry.keys):
-            moved = request.changed(lambda _, tensor: tensor.to("meta")).padded(None if mask is None else mask.to("meta"))
-            try:
-                out = moved(copy.deepcopy(module).to("meta"))
-            except (NotImplementedError, RuntimeError) as error:
-                raise Violation(f"{geometry}, padded={mask is not None}: {type(error).__name__}: {error}") from error
-            require(out.device.type == "meta", f"{geometry}: the output must be on the meta device; got {out.device}")
-            want, got = tuple(moved.value.shape), tuple(out.shape)
-            require(got == want, f"{geometry}: on the meta device the output must have shape {want}; got {got}")
+    for module in subject.modules():
+        moved = copy.deepcopy(module).to("meta")
+        for request in subject.requests(module):
+            where = f"{module.geometry}, padded={request.is_padded}"
+            require_shape_on_meta(request, partial(Request.__call__, module=moved), where)
+
+
+def require_shape_on_meta(request: Request, call: Callable[[Request], Tensor], where: str) -> None:
+    """Require that ``call`` runs on inputs on the meta device, and that its output has the shape of the values."""
+    mask = None if request.key_valid is None else request.key_valid.to("meta")
+    try:
+        out = call(request.changed(lambda _, tensor: tensor.to("meta")).padded(mask))
+    except (NotImplementedError, RuntimeError) as error:
+        told = "the mechanism does not run on the meta device, where tensors have no values"
+        raise Violation(f"{where}: {told}: {type(error).__name__}: {error}") from error
+    want, got = ("meta", tuple(request.value.shape)), (out.device.type, tuple(out.shape))
+    require(got == want, f"{where}: the device and shape of the output must be {want}; got {got}")
 
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
     """A module can be copied and pickled after calls in training and, if the card declares ``stepwise``, after calls that read
     some of the tokens. The copy gives the same output."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request = subject.draw(module)
+    for module in subject.modules():
+        geometry, request = module.geometry, subject.draw(module)
         answers(request, module.train())
         module.eval()
         if subject.card.can.stepwise and geometry.causal:
@@ -225,12 +196,9 @@ class _Pickler(pickle.Pickler):
 @attention_check("card")
 def compiled_agrees(subject: Subject) -> None:
     """After ``torch.compile``, outputs and gradients equal those of uncompiled calls, with and without padding."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=6)
-        for mask in reversed(subject.masks(geometry.keys)):
-            each = request.padded(mask)
-            prove = partial(_require_compiled, subject, each, module, answers(each, module))
+    for module in subject.modules():
+        for request in reversed(subject.requests(module)):
+            prove = partial(_require_compiled, subject, request, module, answers(request, module))
             try:
                 prove("aot_eager")  # traces the call, as "eager" does, and its backward pass
             except Exception:
@@ -242,6 +210,4 @@ def _require_compiled(subject: Subject, request: Request, module: Attention, wan
     torch._dynamo.reset()
     got = answers(request, module, torch.compile(module, backend=backend))
     torch._dynamo.reset()
-    where = f"causal={module.geometry.causal}, padded={request.key_valid is not None}"
-    for name, answer in got.items():
-        subject.equal(answer, want[name], f"compiled by {backend}, {where}: {name}")
+    subject.equal(got, want, f"compiled by {backend}, causal={module.geometry.causal}, padded={request.is_padded}")

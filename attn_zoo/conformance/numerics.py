@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import torch
@@ -14,9 +12,9 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, require, require_finite, seed_generators
 from attn_zoo.conformance.jumps import MOVED, errors_apart_from_jumps, perturbed
-from attn_zoo.conformance.requests import Request, answers, key_masks, require_like_queries, without_padded_queries
+from attn_zoo.conformance.requests import Change, Request, answers, require_like_queries
 from attn_zoo.conformance.sizes import BORDERS
-from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.subject import ENDS_AND_HOLES, Subject, attention_check
 from attn_zoo.contract import Attention, UnsupportedError
 
 SINGLE = 1e-4
@@ -39,11 +37,11 @@ ADVICE = (
 )
 """End of the message if float32 differs from float64."""
 COPIES, FEW_COPIES = 512, 8
-EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "inputs 30 times as large": lambda tensor: 30 * tensor,
-    "inputs of zeros": torch.zeros_like,
-    "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
-    "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
+EXTREMES: dict[str, Change] = {
+    "inputs 30 times as large": lambda _, tensor: 30 * tensor,
+    "inputs of zeros": lambda _, tensor: torch.zeros_like(tensor),
+    "every third token of zeros": lambda _, tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
+    "tokens all alike": lambda _, tensor: tensor[:, :, :1].expand_as(tensor),
 }
 """Functions that make inputs extreme, by a description of the changed inputs."""
 DEVIATIONS = 6.0
@@ -56,11 +54,10 @@ def single_precision_is_close(subject: Subject) -> str:
     if subject.dtype is not torch.float64:
         raise NotApplicable("the check implementation_agrees_with_eager already compares this implementation with eager in float64")
     largest = 0.0
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
         request = subject.draw_padded(module)
         want, got = answers(request, module), answers(request.cast(torch.float32), copy.deepcopy(module).float())
-        where = f"float32 against float64, causal={geometry.causal}"
+        where = f"float32 against float64, causal={module.geometry.causal}"
         _require_all_finite(got, where)
         scales = {name: _largest({name: answer}) for name, answer in want.items()}
         largest = max(largest, _require_near(got, want, scales, request, module, where))
@@ -71,16 +68,10 @@ def single_precision_is_close(subject: Subject) -> str:
 def large_inputs_stay_finite(subject: Subject) -> None:
     """Outputs and gradients are finite at extreme inputs: 30 times as large as usual, all zeros, zeros in some tokens, or equal
     tokens. The inputs are in float32 or, if the kernels multiply matrices in one dtype only, in that dtype."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, dtype=subject.single)
+    for module in subject.modules(dtype=subject.single):
         request = subject.draw_padded(module).cast(subject.single)
         for what, change in EXTREMES.items():
-            for name, answer in answers(request.changed(partial(_extreme, change)), module).items():
-                require_finite(answer, f"{what}, causal={geometry.causal}: {name}")
-
-
-def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> Tensor:
-    return change(tensor)
+            _require_all_finite(answers(request.changed(change), module), f"{what}, causal={module.geometry.causal}")
 
 
 @attention_check("implementation")
@@ -89,11 +80,8 @@ def every_size_runs_in_every_type(subject: Subject) -> str | None:
     Numbers may differ in float32 if they jump in float64 when inputs move by a few roundings of float32. The error of 16-bit
     outputs is at most a few times the error of float64 outputs for which inputs and parameters were rounded to 16 bits."""
     largest = 0.0
-    for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=2)
-        if subject.card.can.key_padding and geometry.keys > 2:
-            request = request.padded(key_masks(geometry.keys, subject.device)[3:5])
+    for module in subject.modules(subject.sized(longest=min(BORDERS) if subject.interpreted else None)):
+        geometry, request = module.geometry, subject.draw_padded(module, ENDS_AND_HOLES, fewest=3)
         want = answers(request, module)
         _require_all_finite(want, f"{geometry}, {subject.dtype}")
         for dtype in _types(subject):
@@ -169,12 +157,11 @@ def float16_is_close(subject: Subject) -> str:
 def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
     _require_built_in(subject, narrow)
     worst, short = 0.0, str(narrow).removeprefix("torch.")
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        request, exact = subject.draw_padded(module), subject.as_eager().build(geometry, dtype=torch.float64)
+    for module in subject.modules():
+        geometry, request = module.geometry, subject.draw_padded(module)
+        exact = subject.as_eager().build(geometry, dtype=torch.float64)
         exact.load_state_dict(module.state_dict())
-        leaves = request.cast(torch.float64).leaves()
-        want, slopes = _with_gradients(leaves, without_padded_queries(leaves, leaves(exact)))
+        want = answers(request.cast(torch.float64), exact, along=_signs)
         single, half = copy.deepcopy(module).float(), copy.deepcopy(module).to(narrow)
         settings = {
             "autocast of float32": (single, torch.float32, True),
@@ -182,15 +169,13 @@ def _half_is_close(subject: Subject, narrow: torch.dtype) -> str:
             f"module and inputs in {short}": (half, narrow, False),
         }
         for what, (cast, dtype, enabled) in settings.items():
-            with torch.autocast(subject.device.type, dtype=narrow, enabled=enabled):
-                leaves = request.cast(dtype).leaves()
-                out = without_padded_queries(leaves, leaves(cast))
-            out, found = _with_gradients(leaves, out)
+            call = torch.autocast(subject.device.type, dtype=narrow, enabled=enabled)(cast.__call__)
+            found = answers(request.cast(dtype), cast, call, along=_signs)
             where = f"{what}, causal={geometry.causal}"
-            worst = max(worst, _near(out.double(), want, where))
-            for name, slope in slopes.items():
-                require(name in found, f"{where}: there is no gradient of {name}, but there is one in float64")
-                _require_half_near(found[name].double(), slope, f"{where}: gradient of {name}")
+            worst = max(worst, _near(found["output"].double(), want["output"], where))
+            for name in (f"gradient of {name}" for name in request.tensors):
+                require(found[name].any() or not want[name].any(), f"{where}: there is no {name}, but there is one in float64")
+                _require_half_near(found[name].double(), want[name], f"{where}: {name}")
     return f"half of the outputs are within {worst:.1e} of their root mean square"
 
 
@@ -206,11 +191,9 @@ def _require_built_in(subject: Subject, narrow: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
-def _with_gradients(leaves: Request, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the output, and the gradients of its sum under random signs by input and stream. Signs are exact in 16 bits."""
-    signs = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).sign().to(out)
-    (out * signs).sum(dtype=torch.promote_types(out.dtype, torch.float32)).backward()
-    return out.detach(), {name: tensor.grad for name, tensor in leaves.tensors.items() if tensor.grad is not None}
+def _signs(out: Tensor) -> Tensor:
+    """Return random signs as the gradient of the output. They are exact in 16 bits."""
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).sign().to(out)
 
 
 def _require_half_near(got: Tensor, want: Tensor, where: str) -> None:
@@ -240,15 +223,12 @@ def _near(got: Tensor, want: Tensor, where: str, most: float = HALF_MEDIAN, in_m
     return median
 
 
-@attention_check("implementation")
+@attention_check("implementation", "dropout")
 def dropout_acts_in_training_only(subject: Subject) -> str:
     """Dropout changes nothing in eval mode. In training, dropout follows the seed and changes the outputs, but not their mean."""
-    names = subject.dropouts()
-    if not names:
-        raise NotApplicable("there is no dropout option")
     deviations, copies = 0.0, COPIES // 8 if subject.interpreted else COPIES
     without = subject.without_dropout()
-    for name, geometry in product(names, subject.plain_and_causal()):
+    for name, geometry in product(subject.dropouts(), subject.plain_and_causal()):
         try:
             plain = subject.build(geometry, options=without)
             dropped = subject.build(geometry, options=replace(without, **{name: 0.5}))

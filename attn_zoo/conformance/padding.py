@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.harness import NotApplicable, require, require_finite
+from attn_zoo.conformance.harness import NotApplicable, must_refuse, require, require_finite
 from attn_zoo.conformance.requests import Request, answers, key_masks
-from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
-from attn_zoo.contract import Attention, Geometry
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
 
 NOISE = 1e3
 """Padded positions are filled with the inputs of another example, multiplied by this factor."""
@@ -27,22 +28,19 @@ def padding_has_no_influence(subject: Subject) -> None:
     nothing changes no output. If the card does not declare ``key_padding``, a mask raises ``UnsupportedError``."""
     if not subject.card.can.key_padding:
         module = subject.build()
-        request = _masked(subject, module)
-        must_refuse("key_padding", partial(request, module))
+        masks = key_masks(module.geometry.keys, subject.device)
+        must_refuse("key_padding", partial(subject.draw(module, batch=len(masks)).padded(masks), module))
         return
-    for geometry in (*subject.short_and_long(), *subject.across()):
-        module = subject.build(geometry)
-        clean = _masked(subject, module)
-        plain = clean.padded(None)
+    for module in subject.modules((*subject.short_and_long(), *subject.across())):
+        geometry = module.geometry
+        plain, clean = subject.requests(module)
         nothing = torch.ones(len(plain.value), geometry.keys, dtype=torch.bool, device=subject.device)
         subject.equal(plain.padded(nothing)(module), plain(module), f"a mask that hides nothing against no mask, {geometry}")
         expected = answers(clean, module)
         for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
             where = f"{what} in padded keys, length={geometry.keys}, causal={geometry.causal}"
             where += f", {geometry.queries} queries" if geometry.queries != geometry.keys else ""
-            got = answers(clean.filled_at_padding(fill), module)
-            for name, answer in got.items():
-                subject.equal(answer, expected[name], f"{where}: {name}", subject.exactness)
+            subject.equal(answers(clean.filled_at_padding(fill), module), expected, f"for {where}", subject.exactness)
 
 
 @attention_check("implementation")
@@ -51,40 +49,31 @@ def padding_gets_no_weight(subject: Subject) -> str | None:
     padding, and for positions that the mechanism adds to fill up a block."""
     remarks = []
     geometries = subject.short_and_long()
-    for geometry in geometries:
-        where = f"length={geometry.keys}, causal={geometry.causal}"
-        whole = subject.build_if_allowed(subject.geometry(64, causal=geometry.causal))
-        module = subject.build(geometry)
-        off = [_distance(*_with_equal_values(subject.draw(built), built)) for built in (whole, module) if built is not None]
+    for module in subject.modules(geometries):
+        where = f"length={module.geometry.keys}, causal={module.geometry.causal}"
+        whole = subject.build_if_allowed(subject.geometry(64, causal=module.geometry.causal))
+        off = [_distance(subject.draw(built), built) for built in (whole, module) if built is not None]
         if min(off) > AVERAGE:
             remarks.append(f"{where}: outputs are not averages of the values: equal values give outputs {min(off):.2g} off")
             continue
         filled = f"{where}: if all values are equal, outputs must equal them, but they differ by {off[-1]:.2g} of them"
         require(off[-1] <= AVERAGE, f"{filled}; positions that fill up the last block seem to take part")
         if subject.card.can.key_padding:
-            found = _distance(*_with_equal_values(_masked(subject, module), module))
-            message = (
-                f"{where}: if all values are equal, outputs must equal them, but with padding they differ by {found:.2g} of them"
-            )
-            require(found <= AVERAGE, f"{message}; padded keys seem to stay in the normaliser")
+            found = _distance(subject.draw_padded(module), module)
+            message = f"{where}: if all values are equal, outputs must equal them, but with padding they differ by {found:.2g} of"
+            require(found <= AVERAGE, f"{message} them; padded keys seem to stay in the normaliser")
     if len(remarks) == len(geometries):
         raise NotApplicable("outputs are not averages of the values")
     return "; ".join(remarks) or None
 
 
-def _with_equal_values(request: Request, module: Attention) -> tuple[Request, Attention]:
-    """Return the request with equal values at all positions, also in streams that replace values, and the module."""
-    constant = request.value[:1, :, :1]
-    stand_ins = {f"stream {s.name}" for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"}
-    change = {"value"} | stand_ins
-    return request.changed(lambda name, tensor: constant.expand_as(tensor) if name in change else tensor), module
-
-
 def _distance(request: Request, module: Attention) -> float:
-    """Return the largest relative distance of an output from the first value. Under a mask, only valid positions count, because
-    they see themselves. An output of exactly zero is computed again with other queries, because ReLU may have made all weights of
-    its query zero."""
-    want, out, generator = request.value[:1, :, :1], request(module), torch.Generator().manual_seed(0)
+    """Return the largest relative distance of an output from the first value, which replaces all values. Under a mask, only valid
+    positions count, because they see themselves. An output of exactly zero is computed again with other queries, because ReLU may
+    have made all weights of its query zero."""
+    want, sides = request.value[:1, :, :1], request.sides
+    request = request.changed(lambda name, tensor: want.expand_as(tensor) if "values" in sides[name] else tensor)
+    out, generator = request(module), torch.Generator().manual_seed(0)
 
     def other_signs(name: str, tensor: Tensor) -> Tensor:
         signs = torch.randint(2, tensor.shape[-1:], generator=generator).to(tensor) * 2 - 1
@@ -99,69 +88,48 @@ def _distance(request: Request, module: Attention) -> float:
     return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
 
 
-@attention_check("implementation")
+@attention_check("implementation", "key_padding", "query")
 def padded_queries_have_no_influence(subject: Subject) -> None:
     """Large numbers or NaN in queries at padded positions do not change the output at a valid position."""
-    _require_padding(subject)
-    if "query" not in subject.card.reads:
-        raise NotApplicable("the mechanism does not read queries")
-    for geometry in subject.short_and_long():
-        module = subject.build(geometry)
-        request = _masked(subject, module)
-        valid = _mask_of(request)[:, None, :, None]
+    for module in subject.modules(subject.short_and_long()):
+        request = subject.draw_padded(module)
+        assert request.key_valid is not None
+        valid = request.key_valid[:, None, :, None]
         expected = request(module).masked_fill(~valid, 0)
         for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
             got = request.filled_at_padding(fill, side="queries")(module).masked_fill(~valid, 0)
-            subject.equal(got, expected, f"valid outputs when padded queries hold {what}, causal={geometry.causal}")
+            subject.equal(got, expected, f"valid outputs when padded queries hold {what}, causal={module.geometry.causal}")
 
 
-@attention_check("implementation")
+@attention_check("implementation", "key_padding")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
     """If the card declares ``any_length`` or ``shorter``, one or two padded positions on the right do not change the outputs at the
     other positions. If the card declares ``shorter``, this also holds if most positions are padded."""
-    _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
         raise NotApplicable("the mechanism supports a single length, because its card declares neither any_length nor shorter")
-    remarks, allowed = [], f"at most {subject.tolerance:g} is allowed"
+    remarks = []
     for geometry in subject.plain_and_causal():
         # Without any_length, the module is built for longer inputs, and shorter ones must fit into it.
         module = subject.build(geometry if can.any_length else replace(geometry, queries=95, keys=95))
-        for length, kept in ((31, 30), (31, 29), (95, 93)):  # with no power of two between both, since sizes may change at one
-            gap = _gap_to_shorter(subject, module, length, kept)
-            message = f"{kept} positions padded to {length} and the {kept} positions alone"
-            require(
-                gap <= subject.tolerance,
-                f"{message} differ by {gap:.2g} of the largest output, causal={geometry.causal}; {allowed}",
-            )
-        # Where most of the input is padding, sizes that follow the length in steps, such as the number of buckets, may differ,
-        # unless the card claims that shorter inputs equal padded ones.
-        much = _gap_to_shorter(subject, module, 95, 31)
-        if can.shorter:
-            require(
-                much <= subject.tolerance,
-                f"31 positions padded to 95 and the 31 alone differ by {much:.2g}, causal={geometry.causal}; {allowed}",
-            )
-        remarks.append(f"31 positions padded to 95 and the 31 alone differ by {much:.1g}, causal={geometry.causal}")
+        # The first three pairs have no power of two between them, since sizes may change at one. Where most of the input is
+        # padding, sizes that follow the length in steps, such as the number of buckets, may differ, unless the card claims that
+        # shorter inputs equal padded ones.
+        for length, kept in ((31, 30), (31, 29), (95, 93), (95, 31)):
+            request = subject.draw(module, queries=length, keys=length)
+            mask = torch.arange(length, device=subject.device).lt(kept).expand(len(request.value), -1)
+            padded, alone = request.padded(mask)(module)[:, :, :kept], request.first(kept)(module)
+            what = f"{kept} positions padded to {length} and the {kept} positions alone, causal={geometry.causal}"
+            gap = subject.equal(padded, alone, what, math.inf if (length, kept) == (95, 31) and not can.shorter else None)
+        remarks.append(f"31 positions padded to 95 and the 31 alone differ by {gap:.1g}, causal={geometry.causal}")
     return "; ".join(remarks)
 
 
-def _gap_to_shorter(subject: Subject, module: Attention, length: int, kept: int) -> float:
-    """Return the largest difference between ``kept`` positions padded to ``length`` and these positions alone, relative to the
-    largest output."""
-    request = subject.draw(module, queries=length, keys=length)
-    mask = torch.arange(length, device=subject.device).lt(kept).expand(request.value.shape[0], -1)
-    padded, short = request.padded(mask)(module)[:, :, :kept], request.first(kept)(module)
-    return ((padded - short).abs().max() / short.abs().max()).item()
-
-
-@attention_check("implementation")
+@attention_check("implementation", "key_padding")
 def queries_without_keys_give_zeros(subject: Subject) -> None:
     """The output of a query that sees no valid key is exactly zero, and every gradient is finite."""
-    _require_padding(subject)
-    for geometry in (*subject.short_and_long(), *subject.across()):
-        module = subject.build(geometry)
-        request = subject.draw(module, batch=3)
+    for module in subject.modules((*subject.short_and_long(), *subject.across())):
+        geometry, request = module.geometry, subject.draw(module, batch=3)
         mask = torch.ones(3, geometry.keys, dtype=torch.bool, device=subject.device)
         mask[0] = False
         left = geometry.keys // 3
@@ -179,21 +147,6 @@ def queries_without_keys_give_zeros(subject: Subject) -> None:
 def _require_zeros(out: Tensor, what: str) -> None:
     bad = int((out != 0).sum())
     require(bad == 0, f"{what} must give zeros, but {bad} of {out.numel()} outputs are not, up to {out.abs().max().item():.3g}")
-
-
-def _require_padding(subject: Subject) -> None:
-    if not subject.card.can.key_padding:
-        raise NotApplicable("the card does not declare key_padding")
-
-
-def _masked(subject: Subject, module: Attention) -> Request:
-    geometry: Geometry = module.geometry
-    masks = key_masks(geometry.keys, subject.device)
-    return subject.draw(module, batch=len(masks)).padded(masks)
-
-
-def _mask_of(request: Request) -> Tensor:
-    return torch.ones(request.value.shape[::2], dtype=torch.bool) if request.key_valid is None else request.key_valid
 
 
 def _noise(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable
-from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.requests import Request, influence
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
@@ -25,7 +25,7 @@ AT_ONCE = 256
 """Number of combinations of ``SATURATING`` that are tried in one batch."""
 
 
-@attention_check("implementation")
+@attention_check("implementation", "key_padding")
 def padding_position_does_not_matter(subject: Subject) -> str:
     """If outputs do not depend on positions, padding before, between or after real tokens does not change the outputs of these
     tokens.
@@ -34,10 +34,7 @@ def padding_position_does_not_matter(subject: Subject) -> str:
     exists that can be inserted anywhere without changing outputs of other tokens. Third, the mechanism has a recurrent state of
     fixed size whose decay depends on the tokens only.
     """
-    can = subject.card.can
-    if not can.key_padding:
-        raise NotApplicable("the card does not declare key_padding")
-    if not can.any_length:
+    if not subject.card.can.any_length:
         raise NotApplicable("the card does not declare any_length, because the weights belong to positions")
     proved, told = 0, []
     for geometry in _lengths(subject):
@@ -61,7 +58,7 @@ def _lengths(subject: Subject) -> list[Geometry]:
 @torch.no_grad()
 def _require_absence(subject: Subject, module: Attention, scale: float) -> None:
     geometry = module.geometry
-    request = subject.draw(module, batch=len(_patterns(geometry.keys))).changed(lambda _, tensor: scale * tensor)
+    request = subject.draw(module, batch=len(_patterns(geometry.keys))).times(scale)
     for row, (what, mask) in enumerate(_patterns(geometry.keys).items()):
         own, valid = request.rows(slice(row, row + 1)), mask.to(subject.device)
         padded = own.padded(valid[None])(module)[:, :, valid]
@@ -174,8 +171,7 @@ def _decays_by_distance(subject: Subject) -> str | None:
     if bytes_held[0] is None or bytes_held[0] != bytes_held[1]:
         return "the state grows with the number of tokens"
     n = subject.sizes.blocks
-    reach = _influences(subject, subject.geometry(n, heads=1, causal=True), seed=1)
-    if reach[0] == 0:
+    if _influences(subject, subject.geometry(n, heads=1, causal=True), seed=1)[0] == 0:
         return f"the first of {n} tokens has no influence on the last, as in a window"
     # The ratio of the influences of two tokens on a later one changes with the token between only if that token gates the first.
     ratios = [found[0] / found[2] for found in (_influences(subject, subject.geometry(4, heads=1, causal=True), s) for s in (1, 2))]
@@ -185,17 +181,10 @@ def _decays_by_distance(subject: Subject) -> str | None:
 
 
 def _influences(subject: Subject, geometry: Geometry, seed: int) -> list[float]:
-    """Return the norm of the gradient of the last output with respect to each value. ``seed`` changes only the second token."""
+    """Return the influence of each value on the last output. ``seed`` changes only the second token."""
     module = subject.build(geometry)
     request, other = subject.draw(module, batch=1), subject.draw(module, batch=1, seed=10 + seed)
     second = torch.arange(geometry.keys, device=subject.device)[:, None] == 1
     leaves = request.changed(lambda name, tensor: torch.where(second, other.tensors[name], tensor)).leaves()
-    values = [leaves.value]
-    streams = subject.card.streams(geometry, subject.options)
-    values += [leaves.streams[stream.name] for stream in streams if stream.starts_as == "value"]
-    grads = torch.autograd.grad(leaves(module)[:, :, -1].sum(), values, allow_unused=True)
-    found = torch.zeros(geometry.keys, dtype=subject.dtype, device=subject.device)
-    for grad in grads:
-        found += 0 if grad is None else grad.square().sum(dim=(0, 1, 3))
-    sizes: list[float] = found.sqrt().tolist()
-    return sizes
+    found: list[float] = influence(leaves(module)[:, :, -1], leaves).tolist()
+    return found

@@ -44,11 +44,8 @@ def heads_keep_to_themselves(subject: Subject) -> None:
     """No head influences another head, unless the card declares ``mixes_heads``. With ``mixes_heads``, some head must influence
     another."""
     largest = 0.0
-    for geometry in subject.plain_and_causal():
-        module = subject.build(replace(geometry, heads=3))
-        request = subject.draw(module, batch=6 if subject.card.can.key_padding else 2)
-        for mask in subject.masks(geometry.keys):
-            each = request.padded(mask)
+    for module in subject.modules(replace(geometry, heads=3) for geometry in subject.plain_and_causal()):
+        for each in subject.requests(module):
             before = each(module)
             for moved, what, factor in (
                 (1, "other numbers", 1.0),
@@ -60,7 +57,7 @@ def heads_keep_to_themselves(subject: Subject) -> None:
                     if subject.card.can.mixes_heads:
                         largest = max(largest, (after[:, head] - before[:, head]).abs().max().item())
                         continue
-                    what_moved = f"head {head} when head {moved} holds {what}, causal={geometry.causal}"
+                    what_moved = f"head {head} when head {moved} holds {what}, causal={module.geometry.causal}"
                     subject.equal(after[:, head], before[:, head], what_moved)
     require(largest > 0 or not subject.card.can.mixes_heads, "the card declares mixes_heads, but no head influences another")
 
@@ -106,8 +103,8 @@ OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, Im
 def calls_are_silent(subject: Subject) -> None:
     """Building, calls and training print nothing and issue no Python warnings. Warnings about options are returned by the method
     ``warnings`` instead."""
-    for geometry in subject.plain_and_causal():
-        for what, run in _runs(subject, subject.build(geometry)).items():
+    for module in subject.modules():
+        for what, run in _runs(subject, module).items():
             with (
                 redirect_stdout(StringIO()) as out,
                 redirect_stderr(StringIO()) as err,
@@ -286,8 +283,7 @@ def _require_kept(subject: Subject, module: Attention, length: int) -> None:
 @attention_check("implementation")
 def calls_recover_from_errors(subject: Subject) -> None:
     """After a call with wrong arguments, or after an error inside a call, the next call gives the same output as before."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
         request = subject.draw(module)
         before = request(module)
         bad = [replace(request, value=request.value[0]), request.padded(request.value[:, 0, :, 0]), request.first(0)]
@@ -300,7 +296,7 @@ def calls_recover_from_errors(subject: Subject) -> None:
         for place in sorted({1, counted.seen // 2, counted.seen}):
             with suppress(Exception), _FailsAt(place):
                 request(module)
-            where = f"the call after an error at operation {place} of {counted.seen}, causal={geometry.causal}"
+            where = f"the call after an error at operation {place} of {counted.seen}, causal={module.geometry.causal}"
             subject.equal(request(module), before, where, subject.exactness)
         require(request.leaves()(module).requires_grad, "after an error inside a call, no gradient reaches any input")
 
@@ -323,13 +319,12 @@ class _FailsAt(TorchDispatchMode):
 def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
     """Inputs without examples, or without positions, give an empty output and empty gradients. A mechanism may instead raise
     ``ValueError`` or ``UnsupportedError``."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+    for module in subject.modules():
         request = subject.draw(module)
         none = request.rows(slice(0, 0))
         cases: dict[str, Request] = {"no examples": none, "no positions": request.first(0)}
         if subject.card.can.key_padding:
-            mask = torch.ones(0, geometry.keys, dtype=torch.bool, device=subject.device)
+            mask = torch.ones(0, module.geometry.keys, dtype=torch.bool, device=subject.device)
             cases["no examples, padded"] = none.padded(mask)
         for what, empty in cases.items():
             leaves = empty.leaves()

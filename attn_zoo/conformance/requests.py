@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.func import functional_call
 
 from attn_zoo.conformance.harness import require, require_finite
 from attn_zoo.contract import Attention
@@ -27,7 +28,7 @@ class Request:
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each tensor, ``queries`` if it has one position per query, ``keys`` if it has one per key, and both if it serves as
-    queries and keys."""
+    queries and keys. The values, and streams that replace values, also have ``values``."""
 
     @property
     def shared(self) -> bool:
@@ -41,6 +42,11 @@ class Request:
         named = {"query": self.query, "key": None if self.shared else self.key, "value": self.value}
         named |= {f"stream {name}": tensor for name, tensor in self.streams.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    @property
+    def is_padded(self) -> bool:
+        """True if there is a padding mask."""
+        return self.key_valid is not None
 
     @property
     def positions(self) -> int:
@@ -59,6 +65,14 @@ class Request:
         key = new.get("query") if self.shared else new.get("key")
         streams = {name: new[f"stream {name}"] for name in self.streams}
         return replace(self, query=new.get("query"), key=key, value=new["value"], streams=streams)
+
+    def times(self, factor: float) -> Request:
+        """Return a copy with all tensors multiplied by ``factor``."""
+        return self.changed(lambda _, tensor: factor * tensor)
+
+    def holding(self, tensors: Mapping[str, Tensor]) -> Request:
+        """Return a copy with the given tensors, by the names of ``Request.tensors``."""
+        return self.changed(lambda name, _: tensors[name])
 
     def padded(self, key_valid: Tensor | None) -> Request:
         """Return a copy with the padding mask ``key_valid``, or without a mask if it is None."""
@@ -131,7 +145,7 @@ def draw(
 
     # Everything is drawn in one order, so that None for an unread input does not shift the others.
     drawn = {"query": normal(lengths["queries"]), "key": normal(lengths["keys"]), "value": normal(lengths["keys"])}
-    sides = {"query": frozenset({"queries"}), "key": frozenset({"keys"}), "value": frozenset({"keys"})}
+    sides = {"query": frozenset({"queries"}), "key": frozenset({"keys"}), "value": frozenset({"keys", "values"})}
     given: dict[str, Tensor | None] = {name: tensor if unread or name in card.reads else None for name, tensor in drawn.items()}
     if card.can.shares_query_key:
         given["key"] = drawn["key"] = drawn["query"]
@@ -140,7 +154,7 @@ def draw(
     for stream in card.streams(geometry, module.options):
         own = normal(lengths[stream.of])[:, :, : stream.first]
         streams[stream.name] = stream.of_channels(drawn[stream.starts_as][:, :, : stream.first] if tied else own)
-        sides[f"stream {stream.name}"] = frozenset({stream.of})
+        sides[f"stream {stream.name}"] = frozenset({stream.of, "values"} if stream.starts_as == "value" else {stream.of})
     return Request(given["query"], given["key"], drawn["value"], None, streams, sides)
 
 
@@ -179,22 +193,57 @@ def trained_parameters(module: Attention) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
+def answers(
+    request: Request,
+    module: Attention,
+    call: Callable[..., Any] | None = None,
+    *,
+    asked: Collection[str] | None = None,
+    along: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, Tensor]:
     """Return the output of a call, and the gradients of a weighted sum of the output with respect to every input, stream and
     trainable parameter. A gradient that does not exist is returned as zeros.
 
     Args:
         call: function that is called instead of ``module``, if given.
+        asked: names of the inputs and streams that require gradients. None means all.
+        along: function of the output that returns its gradient. None means the weights of ``weighed``.
     """
-    leaves = request.leaves()
+    leaves = request.changed(lambda name, tensor: tensor.detach().requires_grad_(asked is None or name in asked))
     out = without_padded_queries(request, leaves(module if call is None else call))
-    named = {**leaves.tensors, **trained_parameters(module)}
-    grads: Sequence[Tensor | None] = torch.autograd.grad(weighed(out), list(named.values()), allow_unused=True)
+    named = {name: leaf for name, leaf in leaves.tensors.items() if leaf.requires_grad} | trained_parameters(module)
+    grads: Sequence[Tensor | None] = [None] * len(named)
+    if named and out.requires_grad:
+        total, weights = (weighed(out), None) if along is None else (out, along(out))
+        grads = torch.autograd.grad(total, list(named.values()), weights, allow_unused=True)
     found = {
         f"gradient of {name}": torch.zeros_like(named[name]) if grad is None else grad
         for name, grad in zip(named, grads, strict=True)
     }
     return {"output": out.detach(), **found}
+
+
+def influence(out: Tensor, request: Request) -> Tensor:
+    """Return for each key position how much its value, and streams that replace values, influence the sum of ``out``: the sum of
+    absolute gradients, (keys). ``request`` holds the leaves that ``out`` was computed from."""
+    values = [tensor for name, tensor in request.tensors.items() if "values" in request.sides[name]]
+    total = torch.zeros(request.value.shape[2], dtype=out.dtype, device=out.device)
+    for grad in torch.autograd.grad(out.sum(), values, retain_graph=True, allow_unused=True):
+        if grad is not None:
+            total[: grad.shape[2]] += grad.abs().sum(dim=(0, 1, 3))
+    return total
+
+
+def called_with(request: Request, module: Attention, given: Mapping[str, Tensor]) -> Tensor:
+    """Call ``module`` with other inputs and trainable parameters, and return the outputs without padded queries.
+
+    Args:
+        given: inputs by the names of ``Request.tensors``, and each parameter NAME as ``parameter NAME``.
+    """
+    held = request.holding(given)
+    parameters = {name: given[f"parameter {name}"] for name in trained_parameters(module)}
+    arguments = {"key_valid": held.key_valid, "streams": held.streams or None}
+    return without_padded_queries(held, functional_call(module, parameters, (held.query, held.key, held.value), arguments))
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:

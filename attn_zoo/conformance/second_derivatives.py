@@ -4,20 +4,19 @@ them."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import product
 
 import torch
 from torch import Tensor
 from torch.autograd.functional import hvp, jvp
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from attn_zoo.conformance.gradients import STEPS, smallest
 from attn_zoo.conformance.harness import Violation, require
-from attn_zoo.conformance.requests import Request, key_masks, trained_parameters, without_padded_queries
-from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.requests import Request, called_with, trained_parameters
+from attn_zoo.conformance.subject import ENDS_AND_HOLES, Subject, attention_check
 from attn_zoo.contract import Attention
 
 ADVICE = 'implementation="eager"'
@@ -49,9 +48,7 @@ def second_derivatives_are_right_or_refused(subject: Subject) -> str:
         module = smallest(subject, geometry)
         exact = smallest(subject.as_eager(), geometry).to(torch.float64)
         exact.load_state_dict(module.state_dict())
-        request = subject.draw(module, batch=2)
-        if subject.card.can.key_padding:
-            request = request.padded(key_masks(module.geometry.keys, subject.device)[3:5])
+        request = subject.draw_padded(module, ENDS_AND_HOLES)
         for squared, group in product((False, True), _groups(module, request)):
             loss, tensors = _loss(module, request, group, squared=squared)
             truth, _ = _loss(exact, request.cast(torch.float64), group, squared=squared)
@@ -83,17 +80,13 @@ WEIGHTS = "the loss's weights"
 def _loss(module: Attention, request: Request, group: Sequence[str], *, squared: bool) -> tuple[Loss, Tensors]:
     """Return a loss, and the tensors of ``group``, which are its arguments. The loss is a weighted sum of the outputs or of their
     squares."""
-    parameters = trained_parameters(module)
+    parameters = {f"parameter {name}": tensor.detach() for name, tensor in trained_parameters(module).items()}
     weights = torch.linspace(-1, 1, request.value.shape[-1], dtype=request.value.dtype, device=request.value.device)
-    every = {**request.tensors, **{f"parameter {name}": p.detach() for name, p in parameters.items()}, WEIGHTS: weights}
+    every = {**request.tensors, **parameters, WEIGHTS: weights}
 
     def loss(*given: Tensor) -> Tensor:
         held = {**every, **dict(zip(group, given, strict=True))}
-        changed = request.changed(lambda name, _: held[name])
-        state = {name: held[f"parameter {name}"] for name in parameters}
-        arguments = {"key_valid": changed.key_valid, "streams": changed.streams or None}
-        out = functional_call(module, state, (changed.query, changed.key, changed.value), arguments)
-        out = without_padded_queries(changed, out)
+        out = called_with(request, module, held)
         return ((out.square() if squared else out) * held[WEIGHTS]).sum()
 
     return loss, tuple(every[name] for name in group)
@@ -116,9 +109,17 @@ def by_backward(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
 
 
 def _slope(loss: Loss, at: Tensors, directions: Tensors) -> tuple[Tensors, Tensor]:
+    leaves, grads = _gradients(loss, at, create_graph=True)
+    return leaves, _along(grads, directions)
+
+
+def _gradients(loss: Loss, at: Tensors, *, create_graph: bool = False) -> tuple[Tensors, Tensors]:
     leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
-    grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
-    return leaves, torch.stack([(grad * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum()
+    return leaves, torch.autograd.grad(loss(*leaves), leaves, create_graph=create_graph, materialize_grads=True)
+
+
+def _along(grads: Iterable[Tensor], directions: Tensors) -> Tensor:
+    return torch.stack([(grad * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum()
 
 
 def checkpointed(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
@@ -141,8 +142,7 @@ def graph_of_batched_gradients(loss: Loss, at: Tensors, directions: Tensors) -> 
 def batched_gradients_of_gradients(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
     """Return the second derivatives of ``loss`` along ``directions``. They are computed for a batch of directions, as in
     ``functional.hessian(vectorize=True)``."""
-    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
-    grads = torch.autograd.grad(loss(*leaves), leaves, create_graph=True, materialize_grads=True)
+    leaves, grads = _gradients(loss, at, create_graph=True)
     pairs = [(grad, along[None]) for grad, along in zip(grads, directions, strict=True) if grad.requires_grad]
     if not pairs:
         return tuple(map(torch.zeros_like, at))
@@ -167,8 +167,7 @@ def func_grad_twice(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
     every = tuple(range(len(at)))
 
     def slope(*given: Tensor) -> Tensor:
-        grads = torch.func.grad(loss, argnums=every)(*given)
-        return torch.stack([(grad * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum()
+        return _along(torch.func.grad(loss, argnums=every)(*given), directions)
 
     found: Tensors = torch.func.grad(slope, argnums=every)(*at)
     return found
@@ -192,7 +191,7 @@ def func_vmap_of_grad(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
     """Return the first derivative of ``loss`` along ``directions``, computed by ``torch.func.vmap`` of ``torch.func.grad``, as for
     per-example gradients."""
     grads = torch.func.vmap(torch.func.grad(loss, argnums=tuple(range(len(at)))))(*(tensor[None] for tensor in at))
-    return (torch.stack([(grad[0] * along).sum() for grad, along in zip(grads, directions, strict=True)]).sum(),)
+    return (_along((grad[0] for grad in grads), directions),)
 
 
 def func_jvp(loss: Loss, at: Tensors, directions: Tensors) -> Tensors:
@@ -266,18 +265,15 @@ def _require_right(
 def _differences(truth: Loss, tensors: Tensors, first: bool, seed: int) -> tuple[Tensor, float]:
     """Return finite differences along directions, and their largest number. They are differences of the outputs of ``truth`` if
     ``first`` is True, and of its gradients otherwise."""
-    function, step, directions = truth if first else partial(_gradients, truth), STEPS[seed], _directions(tensors, seed)
-    ahead, behind = (
-        _flat(function(*(t.double() + sign * step * along.double() for t, along in zip(tensors, directions, strict=True))))
-        for sign in (1, -1)
-    )
+    step, directions = STEPS[seed], _directions(tensors, seed)
+
+    def found(sign: int) -> Tensor:
+        at = tuple(t.double() + sign * step * along.double() for t, along in zip(tensors, directions, strict=True))
+        return _flat(truth(*at) if first else _gradients(truth, at)[1])
+
+    ahead, behind = found(1), found(-1)
     want = (ahead - behind) / (2 * step)
     return want, max(want.abs().max().item(), ahead.abs().max().item())
-
-
-def _gradients(loss: Loss, *at: Tensor) -> Tensors:
-    leaves = tuple(tensor.detach().requires_grad_() for tensor in at)
-    return torch.autograd.grad(loss(*leaves), leaves, materialize_grads=True)
 
 
 def _flat(found: Tensor | Tensors) -> Tensor:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.conformance.claims import must_raise_value_error
-from attn_zoo.conformance.harness import NotApplicable, Violation, require
+from attn_zoo.conformance.batch import require_apart
+from attn_zoo.conformance.harness import Violation, must_raise, must_refuse, require
 from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.sizes import CUTS
-from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
+from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedError
 
 ROUNDINGS = 32
@@ -34,16 +34,12 @@ def stepwise_matches_full(subject: Subject) -> None:
         return
     together = subject.build()
     must_refuse("a step without causality", lambda: subject.draw(together)(partial(_in_steps, together, [subject.length])))
-    for geometry in subject.short_and_long():
-        if not geometry.causal:
-            continue
-        module = subject.build(geometry)
-        request = subject.draw(module)
+    for module in subject.modules(geometry for geometry in subject.short_and_long() if geometry.causal):
+        geometry, request = module.geometry, subject.draw(module)
         whole = answers(request, module)
         for what, sizes in _ways(geometry.keys).items():
             found = answers(request, module, partial(_in_steps, module, sizes))
-            for name, tensor in found.items():
-                subject.equal(tensor, whole[name], f"{name} of {geometry.keys} tokens, {what}, against one call")
+            subject.equal(found, whole, f"of {geometry.keys} tokens, {what}, against one call")
         if not subject.card.can.any_length:
             longer = subject.draw(module, queries=geometry.keys + 1, keys=geometry.keys + 1)
             must_refuse("a step beyond the length built for", partial(longer, partial(_in_steps, module, [geometry.keys, 1])))
@@ -58,13 +54,9 @@ def _require_steps_in_16_bits(subject: Subject) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         module = subject.build(subject.geometry(causal=True)).to(dtype)
         request = subject.draw(module).cast(dtype)
-        found, whole = (
-            request(partial(_in_steps, module, [subject.length // 2, 1, subject.length - subject.length // 2 - 1])),
-            request(module),
-        )
+        found = request(partial(_in_steps, module, _three_pieces(subject)))
         require(found.dtype == dtype, f"a step with {dtype} inputs returns {found.dtype}")
-        gap, most = (found - whole).abs().max().item(), ROUNDINGS * torch.finfo(dtype).eps * whole.abs().max().item()
-        require(gap <= most, f"{dtype} outputs in steps and in one call differ by {gap:.2g}; at most {most:.2g} is allowed")
+        subject.equal(found, request(module), f"{dtype} outputs in steps against one call", ROUNDINGS * torch.finfo(dtype).eps)
 
 
 @torch.no_grad()
@@ -76,11 +68,10 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
     subject.equal(found, longer(module), f"{length} tokens in steps, built for {subject.length}, against one call")
 
 
-@attention_check("variant")
+@attention_check("variant", "stepwise")
 def steps_hold_on_for_long(subject: Subject) -> None:
     """A sequence of more than 512 tokens gives the same outputs in pieces as in one call. The pieces are single tokens, blocks of
     64 tokens, or pieces that end at a power of two, one token before it, or one token after it."""
-    _stepping(subject)
     length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
     module = subject.build(subject.geometry(length, heads=1, causal=True))
     request = subject.draw(module, batch=1)
@@ -100,11 +91,11 @@ def _far(subject: Subject) -> Geometry:
     return subject.geometry(subject.sizes.long, heads=1, causal=True)
 
 
-@attention_check("variant")
+@attention_check("variant", "stepwise")
 def steps_leave_their_state_alone(subject: Subject) -> None:
     """A recurrent state is a frozen dataclass that counts its tokens. A step does not change the state that it receives, so two
     different continuations can start from one state."""
-    module = _stepping(subject)
+    module = subject.build(subject.geometry(causal=True))
     request, half = subject.draw(module), subject.length // 2
     with torch.no_grad():
         start = module.initial_state(request.value.shape[0], dtype=subject.dtype, device=subject.device)
@@ -124,11 +115,11 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
             subject.equal(_step(module, rest, state)[0], first, f"the second step from position {position} against the first", 0.0)
 
 
-@attention_check("variant")
+@attention_check("variant", "stepwise")
 def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
     """A recurrent state in float32 takes at most the ``state_bytes`` that the card states for the number of tokens read. Its
     tensors are not views of larger tensors, which would stay in memory."""
-    module = _stepping(subject).float()
+    module = subject.build(subject.geometry(causal=True)).float()
     tokens, piece = subject.length * (5 if subject.card.can.any_length else 1), subject.length // 3
     for batch in (1, 3):
         request = subject.draw(module, queries=tokens, keys=tokens, batch=batch).cast(torch.float32)
@@ -156,24 +147,24 @@ def _state_bytes(module: Attention, tokens: int) -> int:
     return stated or 0
 
 
-@attention_check("variant")
+@attention_check("variant", "stepwise")
 def steps_keep_examples_apart(subject: Subject) -> None:
-    """In stepwise calls, an example gives the same outputs alone and in a batch, even if other examples are 30 times as large."""
-    module = _stepping(subject)
-    request = subject.draw(module)
-    sizes = [subject.length // 2, 1, subject.length - subject.length // 2 - 1]
-    in_steps = partial(_in_steps, module, sizes)
-    alone = torch.cat([request.rows(slice(row, row + 1))(in_steps) for row in range(3)])
-    subject.equal(request(in_steps), alone, "an example in a batch against it alone, in steps")
-    loud = request.changed(lambda _, tensor: torch.cat([tensor[:1], 30 * tensor[1:]]))
-    subject.equal(loud(in_steps)[:1], alone[:1], "an example beside others 30 times as large against it alone, in steps")
+    """In stepwise calls, an example gives the same outputs alone and in a batch, even if other examples are 30 times as large or
+    hold NaN."""
+    module = subject.build(subject.geometry(causal=True))
+    require_apart(subject, subject.draw(module, batch=6), partial(_in_steps, module, _three_pieces(subject)), "in steps")
 
 
-@attention_check("variant")
+def _three_pieces(subject: Subject) -> list[int]:
+    half = subject.length // 2
+    return [half, 1, subject.length - half - 1]
+
+
+@attention_check("variant", "stepwise")
 def unfit_steps_are_refused(subject: Subject) -> None:
     """A step raises ``ValueError`` if its recurrent state has another type or batch size, if there are no tokens, if the numbers of
     queries and keys differ, or if additional inputs (streams) are missing."""
-    module = _stepping(subject)
+    module = subject.build(subject.geometry(causal=True))
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)
     bad: dict[str, tuple[Request, Any]] = {
@@ -186,14 +177,14 @@ def unfit_steps_are_refused(subject: Subject) -> None:
     if request.streams:
         bad["missing streams"] = replace(request, streams={}), state
     for what, (given, before) in bad.items():
-        must_raise_value_error(what, partial(_step, module, given, before))
+        must_raise(ValueError, what, partial(_step, module, given, before))
 
 
-@attention_check("variant")
+@attention_check("variant", "stepwise")
 def empty_batches_step_or_are_refused(subject: Subject) -> None:
     """A step with an empty batch gives an empty output, passes gradients to the inputs and counts the tokens. A mechanism may
     instead raise ``ValueError`` or ``UnsupportedError``."""
-    module, half = _stepping(subject), subject.length // 2
+    module, half = subject.build(subject.geometry(causal=True)), subject.length // 2
     request, outs = subject.draw(module).rows(slice(0, 0)), list[Tensor]()
     try:
         state = module.initial_state(0, dtype=subject.dtype, device=subject.device)
@@ -209,14 +200,6 @@ def empty_batches_step_or_are_refused(subject: Subject) -> None:
         torch.cat(outs, dim=2).sum().backward()
     except (ValueError, UnsupportedError):
         return
-
-
-def _stepping(subject: Subject) -> Attention:
-    if not subject.card.can.stepwise:
-        raise NotApplicable("the card does not declare stepwise")
-    if not subject.causal:
-        raise NotApplicable("these options have no causal form")
-    return subject.build(subject.geometry(causal=True))
 
 
 def _ways(length: int) -> dict[str, Sequence[int]]:

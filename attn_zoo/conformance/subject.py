@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,9 @@ Scope = Literal["card", "variant", "implementation", "twin"]
 """How often a check runs: ``card`` means once, ``variant`` once per set of options, ``implementation`` once per set of options
 and implementation. ``twin`` means the same as ``implementation``, but leaves out ``eager``."""
 
+Numbers = Tensor | Mapping[str, Tensor]
+"""Tensor, or several tensors by name, such as the outputs and gradients of a call."""
+
 LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd lengths, which are not multiples of any block size. A check uses the first length that the options allow."""
 
@@ -33,6 +36,9 @@ BOTH_FORMS = (
     "images can arrange any number of tokens in a grid whose last row is not full"
 )
 """Advice for a mechanism that cannot be built for the checks."""
+
+ENDS_AND_HOLES = slice(3, 5)
+"""The two of six examples that are padded at both ends and at every third key; see ``key_masks``."""
 
 HALF = 0.03
 """Tolerance of 16-bit types, relative to the largest number: about eight roundings."""
@@ -149,15 +155,27 @@ class Subject:
         """Return random inputs for ``module``. ``settings`` are keyword arguments of ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
-    def masks(self, keys: int) -> list[Tensor | None]:
-        """Return the masks to try on six examples: None and, if padding is supported, one mask in which each example is padded in a
-        different way."""
-        return [None, key_masks(keys, self.device)] if self.card.can.key_padding else [None]
+    def modules(self, geometries: Iterable[Geometry] | None = None, **settings: Any) -> Iterator[Attention]:
+        """Build the mechanism for each geometry: by default, in its bidirectional and its causal form. ``settings`` are keyword
+        arguments of ``build``."""
+        for geometry in self.plain_and_causal() if geometries is None else geometries:
+            yield self.build(geometry, **settings)
 
-    def draw_padded(self, module: Attention, **settings: Any) -> Request:
-        """Return random inputs of six examples for ``module``, each with a different kind of padding if padding is supported.
-        ``settings`` are keyword arguments of ``requests.draw``."""
-        return self.draw(module, batch=6, **settings).padded(self.masks(module.geometry.keys)[-1])
+    def requests(self, module: Attention, examples: slice = slice(None), fewest: int = 1, **settings: Any) -> list[Request]:
+        """Return random inputs for ``module`` without padding and, if padding is supported, the same inputs with padding.
+
+        Args:
+            examples: which of six examples to draw. Each has another kind of padding; see ``key_masks``.
+            fewest: smallest number of keys with which padding is tried.
+            settings: keyword arguments of ``requests.draw``.
+        """
+        masks = key_masks(module.geometry.keys, self.device)[examples]
+        plain = self.draw(module, batch=len(masks), **settings)
+        return [plain, plain.padded(masks)] if self.card.can.key_padding and module.geometry.keys >= fewest else [plain]
+
+    def draw_padded(self, module: Attention, examples: slice = slice(None), fewest: int = 1, **settings: Any) -> Request:
+        """Return the last request of ``requests``, which is padded if padding is supported."""
+        return self.requests(module, examples, fewest, **settings)[-1]
 
     def dropouts(self) -> list[str]:
         """Return the names of the options that are dropout rates: numbers with ``dropout`` in their name."""
@@ -172,6 +190,21 @@ class Subject:
     def causal(self) -> bool:
         """True if the card declares ``causal`` and the mechanism supports a causal geometry with these options."""
         return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
+
+    def lacks(self, need: str) -> str | None:
+        """Return the reason why a check does not apply, or None.
+
+        Args:
+            need: a capability, such as ``key_padding``, or ``query`` or ``dropout``. The capabilities ``causal`` and ``stepwise``
+                also need a causal form with these options.
+        """
+        if need == "query":
+            return None if need in self.card.reads else "the mechanism does not read queries"
+        if need == "dropout":
+            return None if self.dropouts() else "there is no dropout option"
+        if not getattr(self.card.can, need):
+            return f"the card does not declare {need}"
+        return None if self.causal or need not in ("causal", "stepwise") else "these options have no causal form"
 
     @cached_property
     def always_causal(self) -> bool:
@@ -245,28 +278,34 @@ class Subject:
         """Return the same subject with the implementation whose cost the card states."""
         return replace(self, implementation=self.card.counted_implementation)
 
-    def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
+    def equal(self, got: Numbers, want: Numbers, what: str, tolerance: float | None = None, size: float | None = None) -> float:
         """Require that two tensors are equal up to rounding. Return their largest difference relative to the largest number in
-        ``want``.
+        ``want``. Of two dictionaries, compare the tensors under each name of ``got``.
 
         Args:
-            what: description of the tensors. The message begins with it.
-            tolerance: largest permitted relative difference. None means ``Subject.tolerance``.
+            what: description of the tensors. The message begins with the name, if there is one, and with this description.
+            tolerance: largest permitted relative difference. None means ``Subject.tolerance``; 0 means that all bits are equal.
+            size: number to which differences are relative, in place of the largest number in ``want``.
 
         Raises:
-            Violation: the shapes differ, the numbers differ by more than the tolerance, or a number is not finite.
+            Violation: shapes or dtypes differ, the numbers differ by more than the tolerance, or a number is not finite.
         """
-        require(got.shape == want.shape, f"{what}: shapes must be equal; got {tuple(got.shape)} and {tuple(want.shape)}")
+        if isinstance(got, Mapping) or isinstance(want, Mapping):
+            assert isinstance(got, Mapping) and isinstance(want, Mapping)
+            return max((self.equal(got[name], want[name], f"{name} {what}", tolerance, size) for name in got), default=0.0)
+        told = f"got {tuple(got.shape)} {got.dtype} and {tuple(want.shape)} {want.dtype}"
+        require((got.shape, got.dtype) == (want.shape, want.dtype), f"{what}: shapes and dtypes must be equal; {told}")
         limit = self.tolerance if tolerance is None else tolerance
-        if got.numel() == 0:
+        if got.numel() == 0 or (not limit and torch.equal(got, want)):
             return 0.0
         require_finite(got, what)
-        gap, size = (got - want).abs().max().item(), want.abs().max().item()
+        if got.dtype is torch.bool:
+            got, want = got.int(), want.int()
+        gap, size = (got - want).abs().max().item(), want.abs().max().item() if size is None else size
         relative = gap / size if size > 0 else gap
-        require(
-            relative <= limit,
-            f"{what}: they differ by {gap:.3g}, {relative:.2g} of the largest number; rounding allows {limit:.0e}",
-        )
+        found = f"{int((got != want).sum())} of {got.numel()} numbers differ, by up to {gap:.3g}" if relative > limit else ""
+        allowed = f"rounding allows {limit:.0e}" if limit else "they must be equal bit by bit"
+        require(relative <= limit, f"{what}: {found}, {relative:.2g} of the largest number; {allowed}")
         return relative
 
 
@@ -301,18 +340,26 @@ ATTENTION_CHECKS: dict[str, AttentionCheck] = {}
 Prove = Callable[[Subject], str | None]
 
 
-def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
+def attention_check(scope: Scope, *needs: str) -> Callable[[Prove], Prove]:
     """Return a decorator that registers a function as a check. The check has the name of the function, and the docstring is the
     rule that it tests.
 
     Args:
         scope: how often the check runs; see ``Scope``.
+        needs: names of what a card must declare. For other mechanisms, the check does not apply; see ``Subject.lacks``.
 
     Raises:
         ValueError: the name is already registered, or the function has no docstring.
     """
 
-    def enlist(prove: Prove) -> Prove:
+    def enlist(function: Prove) -> Prove:
+        @wraps(function)
+        def prove(subject: Subject) -> str | None:
+            for need in needs:
+                if reason := subject.lacks(need):
+                    raise NotApplicable(reason)
+            return function(subject)
+
         name = prove.__name__
         contract = " ".join((prove.__doc__ or "").split())
         if not contract:
@@ -323,23 +370,6 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
         return prove
 
     return enlist
-
-
-def must_refuse(what: str, request: Callable[[], object]) -> None:
-    """Require that a request outside the capabilities of a card raises ``UnsupportedError``.
-
-    Raises:
-        Violation: the request ran, or raised another exception.
-    """
-    try:
-        request()
-    except UnsupportedError:
-        return
-    except Exception as error:
-        raise Violation(
-            f"{what} is not declared on the card, so it must raise UnsupportedError; got {type(error).__name__}: {error}"
-        ) from error
-    raise Violation(f"{what} is not declared on the card, so it must raise UnsupportedError, but it ran")
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:

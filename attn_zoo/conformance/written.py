@@ -26,8 +26,7 @@ def _plainly(request: Request, module: Attention) -> Tensor:
 def _checkpointed(reentrant: bool) -> Call:
     def call(request: Request, module: Attention) -> Tensor:
         def run(*tensors: Tensor) -> Tensor:
-            given = dict(zip(request.tensors, tensors, strict=True))
-            return request.changed(lambda name, _: given[name])(module)
+            return request.holding(dict(zip(request.tensors, tensors, strict=True)))(module)
 
         out: Tensor = checkpoint(run, *request.tensors.values(), use_reentrant=reentrant)
         return out
@@ -57,9 +56,7 @@ def checkpointing_changes_nothing(subject: Subject) -> None:
                     except UnsupportedError as error:
                         require(auxiliary and reentrant and "use_reentrant=False" in str(error), f"{where}: {error}")
                         continue
-                    for name, tensor in got.items():
-                        wanted = want[name].to(subject.dtype)
-                        subject.equal(tensor.to(subject.dtype), wanted, f"{name} {where}", subject.exactness)
+                    subject.equal(got, want, where, subject.exactness)
 
 
 def _with_and_without_dropout(subject: Subject, geometry: Geometry) -> Iterator[object]:

@@ -84,7 +84,7 @@ class QuadraticSumsBesideItsTiles(QuadraticSums):
     attend_tiled = Linear.attend
 
 
-@breaks("memory_grows_as_printed", "linear", "the largest tensor grows like n^")
+@breaks("memory_grows_as_printed", "linear", "bytes of the largest tensor at")
 class FormsAllPairs(Linear):
     """Allocates queries × keys always, as a public BigBird does."""
 
@@ -93,7 +93,7 @@ class FormsAllPairs(Linear):
         return super().attend(query, key, value, key_valid) + weights[0, 0]
 
 
-@breaks("memory_grows_as_printed", "linear", "eager, causal=False: the largest tensor grows like n^", **WITH_TILES)
+@breaks("memory_grows_as_printed", "linear", "eager, causal=False: bytes of the largest tensor at", **WITH_TILES)
 class FormsAllPairsBesideItsTiles(FormsAllPairs):
     """Allocates queries × keys in ``eager`` alone."""
 

@@ -125,7 +125,7 @@ def makes_on_the_cpu(attend, self, query, key, value, key_valid):
     return attend(query, key, value + torch.zeros(key.shape[2], 1, device="cpu"), key_valid)
 
 
-@breaks(META, "linear", "padded=True: RuntimeError")
+@breaks(META, "linear", "padded=True: the mechanism does not run")
 def masks_on_the_cpu(attend, self, query, key, value, key_valid):
     seen = torch.ones(key.shape[2], dtype=torch.bool, device="cpu")
     return attend(query, key, value, None if key_valid is None else key_valid & seen)
@@ -227,14 +227,14 @@ plant(
     "HalvesWithoutQueryGradient",
     "softmax",
     RECORDING,
-    "where query needs none",
+    "where query needs no gradient",
     unless(lambda self, query, *given: torch.is_grad_enabled() and not query.requires_grad, detached),
 )
 plant(
     "HalvesWithoutValueGradient",
     "linear",
     RECORDING,
-    "where value needs none",
+    "where value needs no gradient",
     unless(lambda self, query, key, value, valid: torch.is_grad_enabled() and not value.requires_grad, detached),
 )
 plant("WantsContiguousGradients", "softmax", RECORDING, "view", through(_Contiguous))
@@ -268,7 +268,7 @@ plant(
     "HalfTheGradientBesidePadding",
     "linear",
     SLOPES,
-    "padded: the gradient of key",
+    "padded=True: the gradient of key",
     unless(lambda self, query, key, value, valid: valid is not None, detached),
 )
 plant(

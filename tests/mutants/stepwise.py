@@ -43,7 +43,7 @@ def answers_in_the_dtype_of_its_state(advance, self, query, key, value, state, *
     return out.to(state.summed.dtype), after
 
 
-@breaks("stepwise_matches_full", "linear", "float16 outputs in steps and in one call differ", method="advance")
+@breaks("stepwise_matches_full", "linear", "float16 outputs in steps against one call", method="advance")
 def forgets_in_sixteen_bits(advance, self, query, key, value, state, **streams):
     """Starts every piece of 16 bits from an empty state."""
     kept = 0.0 if value.dtype.itemsize == 2 else 1.0
@@ -161,7 +161,7 @@ def halves_its_bytes(advance, self, query, key, value, state, **streams):
     return out, Modest(after.summed, after.position)
 
 
-@breaks("steps_keep_examples_apart", "linear", "beside others 30 times as large against it alone, in steps", method="advance")
+@breaks("steps_keep_examples_apart", "linear", "in steps, batch mates 30 times as large", method="advance")
 def starts_anew(advance, self, query, key, value, state, **streams):
     """Guards against overflow by dropping all sums once any in the batch is large."""
     out, after = advance(query, key, value, state)

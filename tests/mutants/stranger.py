@@ -36,7 +36,7 @@ class RepeatsTheMask(Sunk):
         return torch.stack([out[:, head] for head, out in enumerate(each)], dim=1)
 
 
-@breaks("inputs_are_left_alone", "sunk", "the call changed")
+@breaks("inputs_are_left_alone", "sunk", "before and after the call")
 def scales_in_place(attend, self, query, key, value, key_valid):
     """Scales the caller's queries in place where no gradient is needed."""
     if torch.is_grad_enabled():
