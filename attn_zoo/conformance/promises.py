@@ -9,12 +9,13 @@ import random
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from io import StringIO
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,16 +73,17 @@ def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
 def the_process_is_left_as_it_was(subject: Subject) -> None:
     """Building, calls and training do not change settings of the process, such as random states and the number of threads.
     PyTorch's generator may advance if random numbers are drawn, but must never be seeded."""
-    draws = subject.card.can.random_at_build
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, options=subject.without_dropout())
-        may_draw = {"building": draws or any(True for _ in module.parameters()), "a call": False, "a call in training": draws}
-        for what, run in _runs(subject, module).items():
-            switches = (*SWITCHES, THREADS) if what == "building" else SWITCHES
-            with kept(), _Unchanged(f"{what}, causal={geometry.causal}", *switches):  # kept: a switch also sets finer ones
-                run()
-            _require_generator(run, what, may_draw[what])
-            _require_variables(run, what)
+    draws, modules = subject.card.can.random_at_build, list(subject.modules(options=subject.without_dropout()))
+    with kept(), ExitStack() as after:  # both put back what is changed here
+        after.callback(logging.root.setLevel, logging.root.level)
+        for read, move, (usual, other) in SWITCHES:
+            move(other if read() == usual else usual)
+        warnings.resetwarnings()
+        for module in modules:
+            may_draw = {"building": draws or any(True for _ in module.parameters()), "a call": False, "a call in training": draws}
+            for what, run in _runs(subject, module).items():
+                torch.set_num_threads(2 if what == "building" else 1)  # calls on more threads than idle cores are slow
+                _require_no_trace(run, what, module.geometry.causal, may_draw[what])
 
 
 def _runs(subject: Subject, module: Attention) -> dict[str, Callable[[], object]]:
@@ -121,8 +123,6 @@ def calls_are_silent(subject: Subject) -> None:
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
 """Setting of the process, as a triple: a function that reads the setting, a function that sets it, and two of its values."""
 
-# Changed for building only, because calls on more threads than idle cores are slow.
-THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
 SWITCHES: tuple[Switch, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
     (lambda: logging.root.manager.disable, logging.disable, (0, 1)),
@@ -130,96 +130,46 @@ SWITCHES: tuple[Switch, ...] = (
     (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
-"""Settings that a check changes before it runs a module. The check then also notices a module that sets the old value."""
+"""Settings that a check changes before it runs a module. The check then also notices a module that sets the usual value."""
 
 
-class _Unchanged:
-    """Context that first changes settings of the process. At its end, it requires that a run has not changed them, and restores the
-    old settings."""
-
-    def __init__(self, what: str, *switches: Switch) -> None:
-        self.what, self.switches = what, switches
-
-    def __enter__(self) -> None:
-        self.kept = [(move, read()) for read, move, _ in self.switches]
-        for (move, now), (_, _, (usual, other)) in zip(self.kept, self.switches, strict=True):
-            move(other if now == usual else usual)
-        self.random, self.filters = random.getstate(), warnings.catch_warnings()
-        random.random()  # so that seeding once more with the same seed is a change
-        with suppress(ImportError):
-            import numpy
-
-            numpy.random.random()
-        self.filters.__enter__()
-        warnings.resetwarnings()
-        self.before, self.modules = _settings(), len(sys.modules)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        after = _settings()
-        self.filters.__exit__(kind, error, trace)
-        random.setstate(self.random)
-        for move, value in self.kept:
-            move(value)
-        if error is None:
-            changed = [name for name, found in after.items() if found != self.before[name]]
-            if len(sys.modules) != self.modules and _FILTERS in changed:  # by a library imported on first use
-                changed.remove(_FILTERS)
-            require(not changed, f"{self.what} changed {', '.join(changed)}")
-
-
-_FILTERS = "the filters of warnings"
-
-
-def _settings() -> dict[str, Any]:
-    """Return the settings and random states of the process, by name."""
-    found: dict[str, Any] = {
-        "the state of random": hash(random.getstate()),
-        "the number of threads": torch.get_num_threads(),
-        "the default dtype": torch.get_default_dtype(),
-        "the recording of gradients": torch.is_grad_enabled(),
-        "anomaly detection": torch.is_anomaly_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the precision of float32 matrix products": torch.get_float32_matmul_precision(),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")),
-        _FILTERS: len(warnings.filters),
-        "flushing of denormal numbers": (torch.tensor(2.0**-140) * 0.5).item() > 0,
-        "logging": (logging.root.manager.disable, logging.root.level, list(logging.root.handlers)),
-        "oneDNN": torch.backends.mkldnn.enabled,
-        "fused attention": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()),
-        "tf32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark),
-    }
-    try:
-        import numpy
-    except ImportError:
-        return found
-    found["the state of numpy.random"] = repr(numpy.random.get_state())
-    return found
-
-
-def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> None:
-    """Require that a run does not seed torch's global generator. If ``may_draw`` is False, the run must not advance it either."""
+def _require_no_trace(run: Callable[[], object], what: str, causal: bool, may_draw: bool) -> None:
+    """Require that two runs change no setting of the process, and do not seed random generators. If ``may_draw`` is False, they
+    must not advance PyTorch's generator either."""
+    random.random(), np.random.random()  # so that seeding once more with the same seed is a change
+    _set_environment(STARTED)
     ends = []
-    for seed in (11, 12):
-        seed_generators(seed)
-        start = torch.get_rng_state()
-        run()
-        ends.append(torch.get_rng_state())
-        moved = not torch.equal(start, ends[-1])
-        require(may_draw or not moved, f"{what} draws from torch's global generator, but must not draw random numbers")
+    with kept() as changed:
+        before, modules = _settings(), len(sys.modules)
+        for seed in (11, 12):
+            _set_environment(STARTED)  # a library that the first run imported may have set more
+            seed_generators(seed)
+            start = torch.get_rng_state()
+            run()
+            ends.append(torch.get_rng_state())
+            moved = not torch.equal(start, ends[-1])
+            require(may_draw or not moved, f"{what} draws from torch's global generator, but must not draw random numbers")
+        after = _settings()
+        variables = sorted(name for name in STARTED.keys() | os.environ.keys() if STARTED.get(name) != os.environ.get(name))
+    if len(sys.modules) != modules:  # a library imported on first use may add filters; ``kept`` finds those that plugins add
+        del after[_FILTERS]
+    changed += [name for name, found in after.items() if found != before[name]]
+    require(not variables, f"{what} changed environment variables: {', '.join(variables)}")
+    require(not changed, f"{what}, causal={causal} changed {', '.join(dict.fromkeys(changed))}")
     require(not torch.equal(*ends), f"{what} seeds torch's global generator")
 
 
-def _require_variables(run: Callable[[], object], what: str) -> None:
-    """Require that a run leaves the environment variables as they were when this module was imported. They are reset before the
-    run, because a library that was imported on first use may have set more."""
-    kept = dict(os.environ)
-    try:
-        _set_environment(STARTED)
-        run()
-        changed = sorted(name for name in STARTED.keys() | os.environ.keys() if STARTED.get(name) != os.environ.get(name))
-    finally:
-        _set_environment(kept)
-    require(not changed, f"{what} changed environment variables: {', '.join(changed)}")
+_FILTERS = "filters of warnings"
+
+
+def _settings() -> dict[str, Any]:
+    """Return random states and settings of the process of which ``kept`` does not report every change, by name."""
+    return {
+        "the state of random": random.getstate(),
+        "the state of numpy.random": repr(np.random.get_state()),
+        "logging": (logging.root.level, list(logging.root.handlers)),
+        _FILTERS: len(warnings.filters),
+    }
 
 
 STARTED = dict(os.environ)

@@ -133,7 +133,7 @@ class SeedsPython(Sunk):
         random.seed(0)
 
 
-@breaks("the_process_is_left_as_it_was", "sunk", "tf32")
+@breaks("the_process_is_left_as_it_was", "sunk", "cuDNN")
 class TunesTheProcess(Sunk):
     """Switches on cuDNN's search for the fastest convolutions, for every network in the process."""
 

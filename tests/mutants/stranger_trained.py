@@ -96,7 +96,7 @@ class SetsTheEnvironment(Acts):
         os.environ["ATTN_ZOO_MUTANT"] = "0"
 
 
-@breaks(PROCESS, "sunk", "changed logging")
+@breaks(PROCESS, "sunk", "level of logging")
 class SilencesLogging(Acts):
     """Silences every logger of the process."""
 
