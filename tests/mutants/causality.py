@@ -89,16 +89,6 @@ def chooses_the_future(others, self, z, own):
 
 
 @breaks("causal_output_ignores_the_future", "length_compression", "outputs before position", method="entries")
-def entries_before_their_end(entries, self, query, key, value, valid):
-    """Shows an entry from its first token on, so at its border it mixes the past and the future of a query."""
-    entries = entries(query, key, value, valid)
-    if not self.geometry.causal or entries.valid is None:
-        return entries
-    begun = torch.arange(entries.key.shape[2]) * self.options.compress_rate
-    return entries._replace(valid=(begun <= torch.arange(key.shape[2])[:, None]).expand(entries.valid.shape))
-
-
-@breaks("causal_output_ignores_the_future", "length_compression", "outputs before position", method="entries")
 def entries_a_token_early(entries, self, query, key, value, valid):
     """Shows an entry to the last but one of its tokens."""
     entries = entries(query, key, value, valid)

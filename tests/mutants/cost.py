@@ -37,11 +37,9 @@ def state_of(tensors: float, causal: bool = True) -> Callable[[Geometry, Any], C
     return stating("softmax", state_bytes=state)
 
 
-plant("CountsHalf", "softmax", EXACT, "FLOPs, but PyTorch counts", cost=stating("softmax", flops=lambda _, right: right.flops // 2))
 plant("HidesParameters", "linformer", EXACT, "states 0 parameters", cost=stating("linformer", parameters=lambda *_: 0))
 HALVED = stating("softmax", backward_flops=lambda _, right: right.flops)
 plant("HalvesItsBackward", "softmax", EXACT, "backward FLOPs, but PyTorch counts", cost=HALVED)
-plant("CachesKeysOnly", "softmax", STATE, "depend on 40 independent numbers", cost=state_of(1))
 plant("LacksOneKeyOfFive", "softmax", STATE, "depend on 40 independent numbers", cost=state_of(1.8))
 plant("CachesQueriesToo", "softmax", STATE, "because later outputs depend only on key, value", cost=state_of(3))
 plant("StateWithoutOrder", "softmax", STATE, "must be None if attention is not causal", cost=state_of(2, causal=False))

@@ -96,11 +96,6 @@ def forgets_one_token_late(by_chunks, self, rows, state):
     return by_chunks([*rows[:3], F.pad(rows[3][:, :, :-1], (0, 0, 1, 0))], state)
 
 
-@breaks(PLACE, "gated_slot", "the real tokens beside padding", method="rows")
-def forgets_at_padding(rows, self, q, k, v, key_valid, **streams):
-    return rows(q, k, v, None, **streams)
-
-
 @breaks(DEFINITION, "log_linear", OFF, method="_read_real")
 def weighs_by_the_key(read_real, self, *given, step, level):
     """Weighs parts by the key's time, not the query's."""

@@ -254,7 +254,6 @@ plant(
     can={"stepwise": False},
 )
 plant("CountsPadding", "linear", ABSENCE, "the real tokens beside padding", by_place)
-plant("CountsPaddingInFeatures", "performer", ABSENCE, "the real tokens beside padding", by_place)
 plant("KeepsATableOfItsType", "softmax", CONVERTED, "", remembers("table", lambda query: torch.ones(1, dtype=query.dtype)))
 plant("KeepsAFlagOfItsType", "linear", CONVERTED, "", remembers("scale", lambda query: 1.0 + (query.dtype == torch.float64)))
 plant(

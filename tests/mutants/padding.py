@@ -39,12 +39,6 @@ def padding_in_the_normaliser(attend, self, query, key, value, key_valid):
     return attend(query, key, value, None)
 
 
-@breaks("padding_gets_no_weight", "linear", "padded keys seem to stay in the normaliser")
-def values_masked_only(attend, self, query, key, value, key_valid, **streams):
-    """Zeroes padded values and leaves φ(0) = 1 of the padded keys in the normaliser, as a public Performer does."""
-    return attend(query, key, value, None)
-
-
 @breaks("padding_gets_no_weight", "linear", "fill up the last block seem to take part")
 def fills_up_with_zeros(attend, self, query, key, value, key_valid, **streams):
     """Fills the last block with zero keys that take part, as a public Nyström attention does."""

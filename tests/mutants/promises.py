@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attn_zoo.attention.dense import softmax
 from attn_zoo.attention.linear import linear, retention
@@ -28,11 +28,6 @@ def scales_by_all_heads(attend, self, query, key, value, key_valid):
 @breaks(HEADS, "softmax", "head 2 when head 1 holds")
 def leaks_to_the_next_head(attend, self, query, key, value, key_valid):
     return attend(query, key, value + 1e-3 * value.roll(1, dims=1), key_valid)
-
-
-@breaks(HEADS, "retention", "when head 1 holds")
-def swaps_heads(attend, self, query, key, value, key_valid):
-    return attend(query.roll(1, dims=1), key, value, key_valid)
 
 
 @breaks(HEADS, "softmax", "when head 0 holds")
@@ -135,12 +130,6 @@ def resized(self: Any, length: int) -> bool:
     return another
 
 
-def anew(self: Any, length: int) -> None:
-    """Resize with new weights."""
-    if resized(self, length):
-        self.maps[0].weight = nn.Parameter(torch.randn_like(self.maps[0].weight))
-
-
 def half_anew(self: Any, length: int) -> None:
     if resized(self, length):
         self.maps[0].weight.data[-1] = 0
@@ -236,7 +225,6 @@ plant(
     "sdpa supports no variant of the card: no",
     members={"refuses": classmethod(refuses_all)},
 )
-plant("StartsAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": anew})
 plant("HalfAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
 plant("FreezesWhenResized", "linformer", RESIZED, "froze own_maps.0.weight", members={"resize_length": frozen})
 plant("NarrowsWhenResized", "linformer", RESIZED, "and eval mode; got", members={"resize_length": narrowed})

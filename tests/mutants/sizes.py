@@ -79,15 +79,6 @@ def no_single_beyond90(attend, self, query, key, value, key_valid):
     return attend(query, key, value * factor / factor, key_valid)
 
 
-@breaks(TYPES, "linear", "bfloat16: ")
-def counts_in_bfloat16(attend, self, query, key, value, key_valid):
-    """Scale the output by a count of positions in the dtype of the inputs, which stops at 256 in bfloat16."""
-    count = torch.zeros((), dtype=value.dtype)
-    for _ in range(value.shape[2]):
-        count = count + 1
-    return attend(query, key, value, key_valid) * count / value.shape[2]
-
-
 def drifts_after(steps: int) -> Any:
     """Lose a thousandth of the state at each step beyond ``steps`` tokens."""
 
@@ -138,13 +129,10 @@ plant("WrongForManyHeads", "softmax", LIMIT, "heads=8", scaled_where(lambda q, k
 plant("WrongForTwo", "softmax", LIMIT, "keys=2", scaled_where(lambda q, k: k.shape[2] == 2))
 plant("LosesTheLastOf64Sums", "linear", COUNTS, "no gradient at 1 of 64 positions: [63]", without_the_last(64))
 plant("LosesTheLastOf128", "performer", DEFINITION, "keys=128", without_the_last(128))
-plant("LeaksAtBordersOf64", "softmax", BORDER, "outputs before position 64 of", leaks_at(64))
 plant("LeaksAtBordersOf128", "linear", BORDER, "outputs before position 128 of", leaks_at(128))
 plant("LeaksAt256", "retention", BORDER, "outputs before position 256 of", leaks_at(256))
 plant("LeaksAt512", "performer", BORDER, "outputs before position 512 of", leaks_at(512))
 plant("NoGradientBeyond64", "linear", COUNTS, "key: no gradient at 1 of 65 positions: [64]", detached_beyond(64))
-plant("HalfTheGradientBeyond64", "softmax", SLOPES, "the gradient of key gives a slope", detached_beyond(64, 0.5))
-plant("HalfTheGradientBeyond128", "retention", SLOPES, "the gradient of key gives a slope", detached_beyond(128, 0.5))
 plant("GradientBeyond512", "performer", SLOPES, "the gradient of key gives a slope", detached_beyond(512, 0.9))
 plant("RefusesOddHeads", "linear", TYPES, "UnsupportedError: an even head_dim", members={"__init__": odd_heads_refused})
 plant("KernelWrongAt300", "softmax", KERNEL, "error is", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
@@ -152,7 +140,6 @@ plant("KernelWrongAt65", "softmax", KERNEL, "keys=65", scaled_where(lambda q, k:
 plant("KernelWrongForOddHeads", "softmax", KERNEL, "error is", scaled_where(lambda q, k: q.shape[-1] % 2), method="attend_sdpa")
 plant("DriftsAfter600", "retention", LONG, "token by token, against one call", drifts_after(600), method="advance")
 plant("ForgetsAt256", "linear", LONG, "in pieces of", forgets_at(256), method="advance")
-plant("OneTooWide", "local", DEFINITION, "from the definition", wider_window(0))
 plant("OneTooWideBeyond128", "local", DEFINITION, "from the definition", wider_window(128))
 plant("ShiftsMasksBeyond64", "linear", ABSENCE, "the real tokens beside padding against the same tokens alone", shifted_mask)
 plant("ShiftsMasksInRecurrence", "retention", DEFINITION, "padded=True", shifted_mask)

@@ -77,16 +77,3 @@ class RemembersItsFirstCall(Reformer):
     def _layout(self, query: Tensor, key_valid: Tensor | None) -> Layout:
         self.centre = query.max().item() if self.centre is None else self.centre
         return super()._layout(query - self.centre, key_valid)
-
-
-@breaks("earlier_calls_leave_no_trace", "linformer", "Inference tensors cannot be saved for backward")
-class CachesUnderInference(Linformer):
-    """Keeps a tensor made under inference mode, which blocks a later gradient, as a public Performer does."""
-
-    scaled: Tensor | None = None
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if self.scaled is None or self.scaled.dtype != value.dtype:
-            self.scaled = self.maps[0].matrix * 1
-        keys, values = (matrix[0, :, : key.shape[2]] for matrix in self.scaled)
-        return self.attend_compressed(query, keys @ key, values @ value)

@@ -15,12 +15,6 @@ from mutants.originals import ORIGINALS
 
 
 @breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call", method="advance")
-def carries_nothing(advance, self, query, key, value, state, **streams):
-    """Starts every piece from an empty state."""
-    return advance(query, key, value, replace(state, summed=torch.zeros_like(state.summed)))
-
-
-@breaks("stepwise_matches_full", "linear", "output of 33 tokens, in pieces of random lengths, against one call", method="advance")
 def forgets_the_last_token(advance, self, query, key, value, state, **streams):
     """Carries a state that lacks the last token of each piece."""
     out, after = advance(query, key, value, state)
@@ -72,13 +66,6 @@ def stepwise_in_name(initial_state, self, batch, *, dtype=torch.float32, device=
 def steps_unchecked(step, self, query, key, value, state, **streams):
     """Skips the check of the requests of its steps."""
     return self.advance(query, key, value, state)
-
-
-@breaks("steps_leave_their_state_alone", "linear", "changed summed[0] of the state", method="advance")
-def writes_in_place(advance, self, query, key, value, state, **streams):
-    """Updates the sums in place, so that a sequence cannot continue from the same state twice."""
-    out, after = advance(query, key, value, state)
-    return out, replace(after, summed=state.summed.copy_(after.summed))
 
 
 @breaks("steps_leave_their_state_alone", "linear", "after 33 tokens, state.position must be 33; got 1", method="advance")

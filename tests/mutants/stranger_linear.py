@@ -39,14 +39,6 @@ def in_pieces(read: Callable[..., Any], size: int, change: Callable[[Tensor, int
     return reads
 
 
-@breaks("padding_position_does_not_matter", "ssd", "the real tokens beside padding")
-class DecaysOverPadding(StateSpaceDuality):
-    """Lets its memory decay over padding, which writes nothing."""
-
-    def updates(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, step: Tensor) -> Updates:
-        return super().updates(query, key, value, key_valid, step)._replace(log_decay=self.forget(step, None))
-
-
 @breaks("a_prefix_answers_as_the_whole", "ssd", "prefix", can={"stepwise": False}, method="read")
 def drops_the_carry_of_a_partial_chunk(read, self, state, *inputs, **streams):
     """Reads an incomplete last chunk from an empty state; chunks hold 20 positions."""
@@ -130,13 +122,6 @@ class ForgetsItsNormaliser(Linear):
 # --- low rank --------------------------------------------------------------------------------------------------------
 
 
-@breaks("padding_amounts_to_shorter_inputs", "agent", "positions alone", method="mixed")
-def cuts_by_place(mixed, self, softmax, query, key, value, key_valid):
-    """Cuts segments by place, padding included."""
-    (agents,), _ = landmarks(self.options.agents, None, query)
-    return softmax(query, agents, softmax(agents, key, value, key_valid), None)
-
-
 @breaks("every_position_gets_a_gradient", "agent", "padded=True")
 def expects_padding_behind(attend, self, query, key, value, key_valid):
     """Assumes padding at the end: takes the first tokens for valid, as many as there are valid ones."""
@@ -173,14 +158,6 @@ def remembers_its_segments(mixed, self, softmax, query, key, value, key_valid):
 def narrows_its_option(attend, self, query, key, value, key_valid):
     """Lowers its own option to the length of a short input, and keeps it low for later, long ones."""
     self.options.agents = min(self.options.agents, key.shape[2])
-    return attend(query, key, value, key_valid)
-
-
-@breaks("gradients_follow_outputs_at_every_size", "agent", "gradient of key")
-def detaches_long_means(attend, self, query, key, value, key_valid):
-    """Saves memory on long inputs: no gradient reaches the keys."""
-    if key.shape[2] > 256:
-        key = key.detach()
     return attend(query, key, value, key_valid)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.linear.cosformer import CosFormer
-from attn_zoo.contract import allowed_pairs, softmax_over_valid
+from attn_zoo.contract import allowed_pairs
 from mutants.entering import breaks
 
 # --- exact, by blocks ------------------------------------------------------------------------------------------------
@@ -24,13 +24,6 @@ def starts_at_zero(attend, self, query, key, value, key_valid):
     weights = (scores - scores.amax(dim=-1, keepdim=True).clamp(min=0)).exp()
     mass = weights.sum(dim=-1, keepdim=True)
     return weights @ value / mass.masked_fill(mass == 0, 1)
-
-
-@breaks("limit_is_softmax", "softmax", "100 times as large")
-def clamps_scores(attend, self, query, key, value, key_valid):
-    """Clamps its scores for stability."""
-    scores = (query * query.shape[-1] ** -0.5 @ key.mT).clamp(-50, 50)
-    return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
 
 @breaks("limit_is_softmax", "softmax", "padded=True")

@@ -13,15 +13,6 @@ from mutants.originals import PlainSoftmax, Redrawn, RedrawnOptions
 CHECKPOINTING, GOES_ON = "checkpointing_changes_nothing", "training_goes_on_from_the_state_dict"
 
 
-@breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
-class CountsTwice(Redrawn):
-    """Does not say which buffers it writes, so a repeated call counts again, and may draw again."""
-
-    def __init__(self, geometry: Geometry, options: RedrawnOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.written = ()
-
-
 @breaks(CHECKPOINTING, "redrawn", "use_reentrant=True", method="redraw_in_training")
 def draws_with_gradients_only(redraw_in_training, self):
     """Draws its features only in calls that record gradients, which the first call under reentrant checkpointing does not."""
@@ -78,18 +69,6 @@ class TrainsNothingIfReentrant(Indexer):
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.auxiliary = Forgetful()
-
-
-@breaks(GOES_ON, "redrawn", "after loading the state dict")
-class CountsInPython(Redrawn):
-    """Counts its training calls in an attribute, which the state dict lacks."""
-
-    count = 0
-
-    def _count_and_redraw(self) -> None:
-        if self.count % 3 == 0:
-            self.redraw()
-        self.count += 1
 
 
 @breaks(GOES_ON, "redrawn", "after loading the state dict", method="_load_from_state_dict")
