@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from attn_zoo.attention.linear.linear import Linear
 from mutants.entering import breaks
 
 
@@ -36,12 +34,9 @@ def numbers_its_rows(attend, self, query, key, value, key_valid):
 
 
 @breaks("batch_size_has_no_influence", "linear", "examples against 6")
-class CarriesOver(Linear):
+def carries_over(attend, self, query, key, value, key_valid):
     """Works in blocks of a thousand examples and shifts the values of the second block by one example."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
-        blocks = [value[:1000], value[1000:].roll(1, dims=0)]
-        return super().attend(query, key, torch.cat(blocks), key_valid)
+    return attend(query, key, torch.cat([value[:1000], value[1000:].roll(1, dims=0)]), key_valid)
 
 
 @breaks("memory_layout_has_no_influence", "softmax", "view")

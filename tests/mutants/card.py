@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from attn_zoo.attention.linear import linear
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.attention.low_rank import linformer
 from attn_zoo.attention.low_rank.linformer import Linformer
@@ -74,12 +73,10 @@ def zero_by_zero(attend, self, query, key, value, key_valid, **streams):
     return attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
 
 
-@breaks("cross_lengths_run_or_are_refused", "linear", "must raise UnsupportedError", can={"cross": False})
-class SwallowsCross(Linear):
+@breaks("cross_lengths_run_or_are_refused", "linear", "must raise UnsupportedError", can={"cross": False}, method="__init__")
+def swallows_cross(init, self, geometry, *rest):
     """Accepts unequal lengths of queries and keys and ignores one of them."""
-
-    def __init__(self, geometry: Geometry, options: linear.Options, implementation: str = "eager") -> None:
-        super().__init__(replace(geometry, queries=geometry.keys), options, implementation)
+    init(replace(geometry, queries=geometry.keys), *rest)
 
 
 @breaks(

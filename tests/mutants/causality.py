@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from attn_zoo.attention.low_rank.linformer import Linformer, Options
-from attn_zoo.contract import Geometry, softmax_over_valid
+from attn_zoo.contract import softmax_over_valid
 from attn_zoo.kernels.buckets import Layout
 from mutants.entering import breaks
 
@@ -44,21 +42,17 @@ def future_moves_borders(layout, self, query, key_valid):
     return Layout.make(half.long()[None].expand(self.options.rounds, -1, -1, -1), key_valid, 2, self.options.chunk, wraps=False)
 
 
-@breaks("causal_output_ignores_the_future", "linformer", "when the future holds", can={"causal": True})
-class TriangleOnProjections(Linformer):
+@breaks("causal_output_ignores_the_future", "linformer", "when the future holds", can={"causal": True}, method="attend_compressed")
+def triangle_on_projections(attend_compressed, self, query, key, value, valid=None):
     """Puts a causal mask on projected keys, which hold the whole length, as a public Linformer does."""
-
-    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
-        allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
-        return softmax_over_valid(query @ key.mT, allowed) @ value
+    allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    return softmax_over_valid(query @ key.mT, allowed) @ value
 
 
-@breaks("causal_output_ignores_the_future", "linformer", "must raise UnsupportedError, but it ran")
-class SwallowsCausality(Linformer):
+@breaks("causal_output_ignores_the_future", "linformer", "must raise UnsupportedError, but it ran", method="__init__")
+def swallows_causality(init, self, geometry, *rest):
     """Accepts a causal geometry and ignores causality."""
-
-    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
-        super().__init__(replace(geometry, causal=False), options, implementation)
+    init(replace(geometry, causal=False), *rest)
 
 
 @breaks("padding_in_the_future_has_no_influence", "softmax", "when the rest is padding")

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention.low_rank.linformer import Linformer, Options
-from attn_zoo.contract import Geometry, UnsupportedError, allowed_pairs
+from attn_zoo.contract import UnsupportedError, allowed_pairs
 from attn_zoo.kernels.derivatives import GRADIENTS_AND_BATCHES, refuse_transforms
 from mutants.entering import breaks, plant
 
@@ -38,13 +37,11 @@ def as_many_keys_as_queries(attend, self, query, key, value, key_valid):
     return attend(query, key * seen[:, None], value * seen[:, None], key_valid)
 
 
-@breaks("every_parameter_gets_a_gradient", "linformer", "no gradient reaches the parameter idle")
-class Idle(Linformer):
+@breaks("every_parameter_gets_a_gradient", "linformer", "no gradient reaches the parameter idle", method="__init__")
+def idle(init, self, *given):
     """Holds a parameter that changes nothing."""
-
-    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.idle = nn.Parameter(torch.ones(geometry.heads))
+    init(*given)
+    self.idle = nn.Parameter(torch.ones(self.geometry.heads))
 
 
 @breaks("every_parameter_gets_a_gradient", "indexer", "no gradient reaches the parameter index_")

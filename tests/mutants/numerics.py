@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from attn_zoo.attention.linear.linear import Linear
 from mutants.entering import breaks
 
 
@@ -42,13 +39,11 @@ def knows_no_bfloat(attend, self, query, key, value, key_valid, **streams):
     return attend(query @ rotation, key @ rotation, value, key_valid)
 
 
-@breaks("bfloat16_is_close", "linear", "not implemented for 'BFloat16'")
-class DrawsInTheDefaultType(Linear):
+@breaks("bfloat16_is_close", "linear", "not implemented for 'BFloat16'", method="__init__")
+def draws_in_the_default_type(init, self, *given):
     """Draws a rotation when it is built, by an operation that bfloat16 lacks."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.register_buffer("rotation", torch.linalg.qr(torch.randn(4, 4))[0])
+    init(*given)
+    self.register_buffer("rotation", torch.linalg.qr(torch.randn(4, 4))[0])
 
 
 @breaks("bfloat16_is_close", "linear", "the median error of the outputs is")

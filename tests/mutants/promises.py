@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attn_zoo.attention.dense import softmax
 from attn_zoo.attention.linear import linear, retention
-from attn_zoo.attention.low_rank.linformer import Linformer
 from mutants.entering import breaks, plant
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
@@ -36,23 +35,13 @@ def follows_the_first_head(attend, self, query, key, value, key_valid):
 
 
 def first(act: Any) -> Any:
-    """Call ``act(module)`` before each call of the base."""
+    """Call ``act(module)`` before each call of a method of the base."""
 
     def around(attend: Any, self: Any, *given: Any) -> Tensor:
         act(self)
         return attend(*given)
 
     return around
-
-
-def built(act: Any) -> Any:
-    """Call ``act(options)`` when a module is built."""
-
-    def init(self: Any, geometry: Any, options: Any, implementation: str = "eager") -> None:
-        act(options)
-        super(type(self), self).__init__(geometry, options, implementation)
-
-    return {"__init__": init}
 
 
 @dataclass
@@ -114,8 +103,10 @@ def looks_up_any_text(attend, self, query, key, value, key_valid):
     return attend(query, key * {"plain": 1, "loud": 2}[self.options.kernel], value, key_valid)
 
 
-def looked_up(options: Any) -> None:
+@breaks(OPTIONS, "linear", "building must succeed, or raise", options=Unchecked, method="__init__")
+def looks_up_when_built(init, self, geometry, options, *rest):
     assert {"plain": 1, "loud": 2}[options.kernel]
+    init(geometry, options, *rest)
 
 
 @breaks(OPTIONS, "linear", "power=2: ", options=Powered)
@@ -123,35 +114,37 @@ def half_the_gradient_of_powers(attend, self, query, key, value, key_valid):
     return attend(query, key if self.options.power == 1 else key + (key.detach() - key) / 2, value, key_valid)
 
 
-def resized(self: Any, length: int) -> bool:
-    """Resize as the base does; return whether the length changed."""
+@breaks(RESIZED, "linformer", "depend on the trained weights", method="resize_length")
+def half_anew_when_resized(resize_length, self, length):
     another = length != self.geometry.keys
-    Linformer.resize_length(self, length)
-    return another
-
-
-def half_anew(self: Any, length: int) -> None:
-    if resized(self, length):
+    resize_length(length)
+    if another:
         self.maps[0].weight.data[-1] = 0
 
 
-def frozen(self: Any, length: int) -> None:
-    Linformer.resize_length(self, length)
+@breaks(RESIZED, "linformer", "froze own_maps.0.weight", method="resize_length")
+def freezes_when_resized(resize_length, self, length):
+    resize_length(length)
     self.maps[0].weight.requires_grad_(False)
 
 
-def narrowed(self: Any, length: int) -> None:
-    if resized(self, length):
+@breaks(RESIZED, "linformer", "and eval mode; got", method="resize_length")
+def narrows_when_resized(resize_length, self, length):
+    another = length != self.geometry.keys
+    resize_length(length)
+    if another:
         self.float()
 
 
-def hashes_anew(self: Any, length: int) -> None:
+@breaks(RESIZED, "reformer", "changed rotations", method="resize_length")
+def hashes_anew_when_resized(resize_length, self, length):
     if length != self.geometry.keys:
         self.rotations = torch.randn_like(self.rotations)
     self.geometry = self.geometry_at(length)
 
 
-def busy(attend: Any, self: Any, *given: Any) -> Tensor:
+@breaks(ERRORS, "softmax", "a call is on already")
+def busy_after_an_error(attend, self, *given):
     """Set a flag for the duration of a call, which an error leaves set."""
     if getattr(self, "busy", False):
         raise RuntimeError("a call is on already")
@@ -181,13 +174,15 @@ def forgets_after_an_error(attend, self, query, key, value, key_valid):
     return out
 
 
-def check_by_division(self: Any, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-    super(type(self), self).check_lengths(batch, queries, keys, key_valid)
+@breaks(EMPTY, "linear", "ZeroDivisionError", method="check_lengths")
+def divides_by_the_batch(check_lengths, self, batch, *given):
+    check_lengths(batch, *given)
     assert self.geometry.keys * batch // batch
 
 
-def check_by_row(self: Any, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-    super(type(self), self).check_lengths(batch, queries, keys, key_valid)
+@breaks(EMPTY, "softmax", "IndexError", method="check_lengths")
+def looks_at_the_first_mask(check_lengths, self, batch, queries, keys, key_valid):
+    check_lengths(batch, queries, keys, key_valid)
     if key_valid is not None:
         key_valid[0].any()
 
@@ -198,8 +193,8 @@ def refuses_all(cls: Any, implementation: str, geometry: Any, options: Any) -> s
 
 plant("MixesInName", "local", HEADS, "no head influences another", can={"mixes_heads": True})
 plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
-plant("SeedsWhenBuilt", "linformer", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
-plant("DrawsWhenBuilt", "local", PROCESS, "building draws from torch", members=built(lambda options: torch.rand(1)))
+plant("SeedsWhenBuilt", "linformer", PROCESS, "building seeds torch", first(lambda self: torch.manual_seed(0)), method="__init__")
+plant("DrawsWhenBuilt", "local", PROCESS, "building draws from torch", first(lambda self: torch.rand(1)), method="__init__")
 plant("DrawsFromRandom", "retention", PROCESS, "the state of random", first(lambda self: random.random()))
 plant("SetsThreads", "softmax", PROCESS, "number of threads", first(lambda self: torch.set_num_threads(2)))
 plant("SetsPrecision", "linear", PROCESS, "precision of", first(lambda self: torch.set_float32_matmul_precision("medium")))
@@ -217,7 +212,6 @@ plant(
     "in training",
     first(lambda self: torch.set_num_threads(3 if self.training else 1)),
 )
-plant("LooksUpWhenBuilt", "linear", OPTIONS, "building must succeed, or raise", members=built(looked_up), options=Unchecked)
 plant(
     "RefusesEverything",
     "softmax",
@@ -225,10 +219,3 @@ plant(
     "sdpa supports no variant of the card: no",
     members={"refuses": classmethod(refuses_all)},
 )
-plant("HalfAnewWhenResized", "linformer", RESIZED, "depend on the trained weights", members={"resize_length": half_anew})
-plant("FreezesWhenResized", "linformer", RESIZED, "froze own_maps.0.weight", members={"resize_length": frozen})
-plant("NarrowsWhenResized", "linformer", RESIZED, "and eval mode; got", members={"resize_length": narrowed})
-plant("HashesAnewWhenResized", "reformer", RESIZED, "changed rotations", members={"resize_length": hashes_anew})
-plant("BusyAfterAnError", "softmax", ERRORS, "a call is on already", busy)
-plant("DividesByTheBatch", "linear", EMPTY, "ZeroDivisionError", members={"check_lengths": check_by_division})
-plant("LooksAtTheFirstMask", "softmax", EMPTY, "IndexError", members={"check_lengths": check_by_row})

@@ -100,10 +100,11 @@ def forgets_at(border: int) -> Any:
     return around
 
 
-def odd_heads_refused(self: Any, geometry: Any, options: Any, implementation: str = "eager") -> None:
+@breaks(TYPES, "linear", "UnsupportedError: an even head_dim", method="__init__")
+def refuses_odd_heads(init, self, geometry, *rest):
     if geometry.head_dim % 2:
         raise UnsupportedError(f"an even head_dim, not {geometry.head_dim}")
-    super(type(self), self).__init__(geometry, options, implementation)
+    init(geometry, *rest)
 
 
 def shifted_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -134,7 +135,6 @@ plant("LeaksAt256", "retention", BORDER, "outputs before position 256 of", leaks
 plant("LeaksAt512", "performer", BORDER, "outputs before position 512 of", leaks_at(512))
 plant("NoGradientBeyond64", "linear", COUNTS, "key: no gradient at 1 of 65 positions: [64]", detached_beyond(64))
 plant("GradientBeyond512", "performer", SLOPES, "the gradient of key gives a slope", detached_beyond(512, 0.9))
-plant("RefusesOddHeads", "linear", TYPES, "UnsupportedError: an even head_dim", members={"__init__": odd_heads_refused})
 plant("KernelWrongAt300", "softmax", KERNEL, "error is", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
 plant("KernelWrongAt65", "softmax", KERNEL, "keys=65", scaled_where(lambda q, k: k.shape[2] == 65), method="attend_sdpa")
 plant("KernelWrongForOddHeads", "softmax", KERNEL, "error is", scaled_where(lambda q, k: q.shape[-1] % 2), method="attend_sdpa")

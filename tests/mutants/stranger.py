@@ -24,16 +24,13 @@ def masks_after_softmax(attend, self, query, key, value, key_valid):
 
 
 @breaks("batch_mates_have_no_influence", "sunk", "an example in a batch against it alone")
-class RepeatsTheMask(Sunk):
+def repeats_the_mask(attend, self, query, key, value, key_valid):
     """Repeats the mask for the heads in the order heads, batch, where the scores are in the order batch, heads."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        if key_valid is None:
-            return super().attend(query, key, value, None)
-        batch, heads, keys = key.shape[:3]
-        mask = key_valid.repeat(heads, 1).view(batch, heads, keys)
-        each = [super(RepeatsTheMask, self).attend(query, key, value, mask[:, head]) for head in range(heads)]
-        return torch.stack([out[:, head] for head, out in enumerate(each)], dim=1)
+    if key_valid is None:
+        return attend(query, key, value, None)
+    batch, heads, keys = key.shape[:3]
+    mask = key_valid.repeat(heads, 1).view(batch, heads, keys)
+    return torch.stack([attend(query, key, value, mask[:, head])[:, head] for head in range(heads)], dim=1)
 
 
 @breaks("inputs_are_left_alone", "sunk", "before and after the call")
@@ -61,14 +58,12 @@ def no_products(geometry: Geometry, options: SunkOptions) -> Cost:
     return Cost(flops=0, parameters=2 * geometry.heads)
 
 
-@breaks("shapes_flow_outside_a_device_context", "sunk", "RuntimeError", cost=one_temperature)
-class KeepsALooseSink(Sunk):
+@breaks("shapes_flow_outside_a_device_context", "sunk", "RuntimeError", cost=one_temperature, method="__init__")
+def keeps_a_loose_sink(init, self, *given):
     """Holds its sink as a tensor that is no parameter: no optimiser, checkpoint or device knows it."""
-
-    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        del self.sinks
-        self.sinks = torch.zeros(geometry.heads, requires_grad=True)  # type: ignore[assignment]  # the defect
+    init(*given)
+    del self.sinks
+    self.sinks = torch.zeros(self.geometry.heads, requires_grad=True)
 
 
 @breaks("gradients_end_in_inputs_and_parameters", "sunk", "neither an input nor a parameter", cost=one_temperature)
@@ -109,12 +104,10 @@ def keeps_its_weights(attend, self, query, key, value, key_valid):
 
 
 @breaks("calls_are_silent", "sunk", "query")
-class Prints(Sunk):
+def prints(attend, self, query, *rest):
     """Prints a line of debugging output at every call."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        print("query", tuple(query.shape))
-        return super().attend(query, key, value, key_valid)
+    print("query", tuple(query.shape))
+    return attend(query, *rest)
 
 
 @breaks("calls_are_silent", "sunk", "no fused kernel")
@@ -124,22 +117,18 @@ def warns_always(attend, self, query, key, value, key_valid):
     return attend(query, key, value, key_valid)
 
 
-@breaks("the_process_is_left_as_it_was", "sunk", "the state of random")
-class SeedsPython(Sunk):
+@breaks("the_process_is_left_as_it_was", "sunk", "the state of random", method="__init__")
+def seeds_python(init, self, *given):
     """Seeds Python's generator when built, so that whatever else draws from it repeats itself."""
-
-    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        random.seed(0)
+    init(*given)
+    random.seed(0)
 
 
-@breaks("the_process_is_left_as_it_was", "sunk", "cuDNN")
-class TunesTheProcess(Sunk):
+@breaks("the_process_is_left_as_it_was", "sunk", "cuDNN", method="__init__")
+def tunes_the_process(init, self, *given):
     """Switches on cuDNN's search for the fastest convolutions, for every network in the process."""
-
-    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        torch.backends.cudnn.benchmark = True
+    init(*given)
+    torch.backends.cudnn.benchmark = True
 
 
 @breaks("gradients_follow_dropout", "sunk", "slope")

@@ -12,7 +12,6 @@ from torch import Tensor
 from attn_zoo.attention.linear._chunked import CHUNK, Updates
 from attn_zoo.attention.linear._feature_maps import log_positive_features
 from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.attention.linear.performer import Performer
 from attn_zoo.attention.linear.ssd import StateSpaceDuality
 from attn_zoo.attention.low_rank.nystrom import landmarks
 from attn_zoo.contract import Cost, Geometry, MemoryState
@@ -164,13 +163,11 @@ def narrows_its_option(attend, self, query, key, value, key_valid):
 # --- random features -------------------------------------------------------------------------------------------------
 
 
-@breaks("state_dict_restores_the_output", "performer", "after loading")
-class LeavesFeaturesOut(Performer):
+@breaks("state_dict_restores_the_output", "performer", "after loading", method="__init__")
+def leaves_features_out(init, self, *given):
     """Leaves its features out of the checkpoint."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.register_buffer("directions", self.directions, persistent=False)
+    init(*given)
+    self.register_buffer("directions", self.directions, persistent=False)
 
 
 @breaks("padding_amounts_to_shorter_inputs", "performer", "positions alone", method="_log_features")

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import allowed_pairs
 from mutants.entering import breaks
 
@@ -70,12 +69,10 @@ def rounds_positions(attend, self, query, key, value, key_valid):
     return attend(query, key, value * (2 + place.cos())[:, None], key_valid)
 
 
-@breaks("stepwise_matches_full", "cosformer", "against one call")
-class StepsFromZero(CosFormer):
+@breaks("stepwise_matches_full", "cosformer", "against one call", method="phi")
+def steps_from_zero(phi, self, x, valid=None, start=0):
     """Counts the positions of each piece of a sequence as if it were the first."""
-
-    def phi(self, x: Tensor, valid: Tensor | None = None, start: int = 0) -> Tensor:
-        return super().phi(x, valid, 0)
+    return phi(x, valid, 0)
 
 
 @breaks("stepwise_matches_full", "linear", "built for", method="advance")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.sparse import local
-from attn_zoo.contract import Geometry
 from mutants.entering import breaks
-from mutants.originals import Sunk, SunkOptions
+from mutants.originals import Sunk
 
 TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
 
@@ -68,45 +65,29 @@ def returns_the_value(attend, self, query, key, value, key_valid):
     return value if key.shape[2] == query.shape[2] == 1 else attend(query, key, value, key_valid)
 
 
-@breaks("building_does_not_mutate_options", "local", "building changed its options")
-class NarrowsToTheLength(local.Local):
+@breaks("building_does_not_mutate_options", "local", "building changed its options", method="__init__")
+def narrows_to_the_length(init, self, geometry, options, *rest):
     """Lowers the block in the caller's options to the length, which changes them at short lengths only."""
-
-    def __init__(self, geometry: Geometry, options: local.Options, implementation: str = "eager") -> None:
-        options.block = min(options.block, geometry.keys)
-        super().__init__(geometry, options, implementation)
+    options.block = min(options.block, geometry.keys)
+    init(geometry, options, *rest)
 
 
-class Acts(Sunk):
-    """Calls ``act`` when it is built."""
-
-    def __init__(self, geometry: Geometry, options: SunkOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.act()
-
-    def act(self) -> Any:
-        """Change the process or the module."""
-
-
-@breaks(PROCESS, "sunk", "changed environment variables")
-class SetsTheEnvironment(Acts):
+@breaks(PROCESS, "sunk", "changed environment variables", method="__init__")
+def sets_the_environment(init, self, *given):
     """Sets a variable of the environment, for all later libraries and processes."""
+    init(*given)
+    os.environ["ATTN_ZOO_MUTANT"] = "0"
 
-    def act(self) -> None:
-        os.environ["ATTN_ZOO_MUTANT"] = "0"
 
-
-@breaks(PROCESS, "sunk", "level of logging")
-class SilencesLogging(Acts):
+@breaks(PROCESS, "sunk", "level of logging", method="__init__")
+def silences_logging(init, self, *given):
     """Silences every logger of the process."""
+    init(*given)
+    logging.disable(logging.WARNING)
 
-    def act(self) -> None:
-        logging.disable(logging.WARNING)
 
-
-@breaks("modules_in_use_can_be_copied", "sunk", "cannot be pickled")
-class HoldsAFunction(Acts):
+@breaks("modules_in_use_can_be_copied", "sunk", "cannot be pickled", method="__init__")
+def holds_a_function(init, self, *given):
     """Holds a lambda, which no other process can import."""
-
-    def act(self) -> None:
-        self.scale = lambda size: size**-0.5
+    init(*given)
+    self.scale = lambda size: size**-0.5

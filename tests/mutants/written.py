@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.content.indexer import Indexer, Options
-from attn_zoo.contract import AuxiliaryLoss, Geometry
+from attn_zoo.contract import AuxiliaryLoss
 from mutants.entering import breaks
-from mutants.originals import PlainSoftmax, Redrawn, RedrawnOptions
+from mutants.originals import PlainSoftmax
 
 CHECKPOINTING, GOES_ON = "checkpointing_changes_nothing", "training_goes_on_from_the_state_dict"
 
@@ -20,13 +19,11 @@ def draws_with_gradients_only(redraw_in_training, self):
         redraw_in_training()
 
 
-@breaks(CHECKPOINTING, "redrawn", "use_reentrant=False")
-class DoesNotCountRepeatedCalls(Redrawn):
+@breaks(CHECKPOINTING, "redrawn", "use_reentrant=False", method="__init__")
+def does_not_count_repeated_calls(init, self, *given):
     """Says that it writes its features, but not its counter."""
-
-    def __init__(self, geometry: Geometry, options: RedrawnOptions, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.written = ("directions",)
+    init(*given)
+    self.written = ("directions",)
 
 
 @breaks(CHECKPOINTING, "softmax", "use_reentrant=False")
@@ -47,13 +44,13 @@ class Unguarded(AuxiliaryLoss):
     term = None
 
 
-@breaks(CHECKPOINTING, "indexer", "auxiliary loss after the backward pass with checkpointing, use_reentrant=False")
-class LeavesASecondAuxiliaryLoss(Indexer):
+@breaks(
+    CHECKPOINTING, "indexer", "auxiliary loss after the backward pass with checkpointing, use_reentrant=False", method="__init__"
+)
+def leaves_a_second_auxiliary_loss(init, self, *given):
     """Stores the auxiliary loss of a repeated call, which the next training step would add."""
-
-    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.auxiliary = Unguarded()
+    init(*given)
+    self.auxiliary = Unguarded()
 
 
 class Forgetful(AuxiliaryLoss):
@@ -62,13 +59,11 @@ class Forgetful(AuxiliaryLoss):
     recorded = property(lambda _: True, lambda *_: None)
 
 
-@breaks(CHECKPOINTING, "indexer", "gradient of index_query with checkpointing, use_reentrant=True")
-class TrainsNothingIfReentrant(Indexer):
+@breaks(CHECKPOINTING, "indexer", "gradient of index_query with checkpointing, use_reentrant=True", method="__init__")
+def trains_nothing_if_reentrant(init, self, *given):
     """Has an auxiliary loss without gradients if the first call is made under reentrant checkpointing."""
-
-    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
-        super().__init__(geometry, options, implementation)
-        self.auxiliary = Forgetful()
+    init(*given)
+    self.auxiliary = Forgetful()
 
 
 @breaks(GOES_ON, "redrawn", "after loading the state dict", method="_load_from_state_dict")
