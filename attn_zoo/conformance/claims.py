@@ -90,7 +90,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
         raise NotApplicable("no option has a default that depends on the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
     for n, d in sizes:
-        for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+        for causal in subject.forms:
             geometry = Geometry(2, d, n, n, causal)
             try:
                 options = attention_options(card, geometry, {})
@@ -154,7 +154,7 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
     """A module runs at the length that it is built for. It also runs at other lengths if the card declares ``any_length``, and at
     shorter lengths if the card declares ``shorter``. A call at any other length raises ``UnsupportedError``."""
     can = subject.card.can
-    for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+    for causal in subject.forms:
         module = subject.build(subject.geometry(causal=causal))
         for length in OTHER_LENGTHS:
             built = subject.build_if_allowed(subject.geometry(length, causal=causal))

@@ -138,7 +138,7 @@ def _built_and_called_on_meta(subject: Subject, geometry: Geometry, request: Req
 
 def _geometries(subject: Subject) -> Iterator[Geometry]:
     shapes = ((1, 4, 1), (2, 8, subject.length), (3, 8, 64), (2, 16, 100), (1, 4, 1000))
-    for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+    for causal in subject.forms:
         for heads, head_dim, length in shapes[subject.brief :]:  # a matrix product over one position may be counted as none
             yield subject.geometry(length, heads=heads, head_dim=head_dim, causal=causal)
     if subject.card.can.cross:

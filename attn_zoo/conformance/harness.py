@@ -208,6 +208,15 @@ class Report:
         return "\n".join(map(terminal, [*lines, *([f"  {self.note}"] if self.note else [])]))
 
 
+def waivers_of(subject: str, cases: Iterable[Case], expected_failures: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the expected failures; for the meaning and the error, see ``run_cases``."""
+    known = {name for case in cases for name in (case.check, case.setting)}
+    for name in expected_failures or {}:
+        if name not in known:
+            raise UnknownNameError(f"check of {subject}", name, known)
+    return dict(expected_failures or {})
+
+
 def run_cases(
     subject: str,
     cases: Iterable[Case],
@@ -232,11 +241,7 @@ def run_cases(
         UnknownNameError: ``expected_failures`` names a check that ``subject`` does not have.
     """
     cases = list(cases)
-    waivers = dict(expected_failures or {})
-    known = {case.check for case in cases} | {case.setting for case in cases}
-    for name in waivers:
-        if name not in known:
-            raise UnknownNameError(f"check of {subject}", name, known)
+    waivers = waivers_of(subject, cases, expected_failures)
     used: set[str] = set()
     results: list[Result] = []
     for case in cases:

@@ -32,7 +32,7 @@ def some_setting_is_served(subject: Subject) -> None:
     """The implementation supports the default options or at least one variant (set of options) on the card, causal or not."""
     reasons = set()
     for options in (subject.options, *subject.variants()):
-        forms = [subject.geometry(subject.length, causal=causal) for causal in (False, *([True] if subject.causal else []))]
+        forms = [subject.geometry(causal=causal) for causal in (False, *([True] if subject.causal else []))]
         found = [subject.card.build.refuses(subject.implementation, geometry, options) for geometry in forms]
         if None in found:
             return

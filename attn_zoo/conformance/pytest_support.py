@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from attn_zoo.conformance.harness import Case, NotApplicable, Violation
+from attn_zoo.conformance.harness import Case, NotApplicable, Violation, waivers_of
 from attn_zoo.conformance.targets import Card, cases_of, entries
-from attn_zoo.contract import UnknownNameError
 
 if TYPE_CHECKING:
     import pytest
@@ -39,11 +38,7 @@ def parametrize_with_checks(
 
     cards = entries([targets] if isinstance(targets, Card | str) else targets)
     cases = [case for card in cards for case in cases_of(card)]
-    waivers = dict(expected_failures or {})
-    known = {case.check for case in cases} | {case.setting for case in cases}
-    for name in waivers:
-        if name not in known:
-            raise UnknownNameError(f"check of {', '.join(card.name for card in cards)}", name, known)
+    waivers = waivers_of(", ".join(card.name for card in cards), cases, expected_failures)
     reasons = [waivers.get(case.setting, waivers.get(case.check)) for case in cases]
     given = [pytest.param(_test(case, reason), id=case.id) for case, reason in zip(cases, reasons, strict=True)]
     return pytest.mark.parametrize("check", given)

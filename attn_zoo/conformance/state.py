@@ -135,13 +135,13 @@ def calls_keep_no_tensors(subject: Subject) -> None:
             if request.key_valid is not None:
                 request = request.padded(request.key_valid.roll(seed, dims=0))
             request(module)
-            held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
+            held.append({name: tensor.detach().clone() for name, tensor in tensors_of(module)})
         kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]
         require(not kept, f"a call in eval mode stores {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")
         module.train()
         for seed in (1, 2, 3):
             answers(subject.draw_padded(module, seed=seed), module)
-            held.append(dict(_tensors_of(module)))
+            held.append(dict(tensors_of(module)))
         more = [name for name in held[-1] if name not in held[-2]]
         require(not more, f"each call in training stores more tensors, such as {', '.join(more[:8])}")
 
@@ -150,14 +150,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def _tensors_of(held: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def tensors_of(held: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a module's attributes hold, directly or in modules, mappings and sequences, with their paths."""
     if isinstance(held, Tensor):
         yield name, held
     elif isinstance(held, (nn.Module, Mapping, list, tuple)):
         named = vars(held) if isinstance(held, nn.Module) else held if isinstance(held, Mapping) else dict(enumerate(held))
         for part, value in named.items():
-            yield from _tensors_of(value, f"{name}.{part}" if name else str(part))
+            yield from tensors_of(value, f"{name}.{part}" if name else str(part))
 
 
 def _earlier(subject: Subject, module: Attention) -> Iterator[Request]:

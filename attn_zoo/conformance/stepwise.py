@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -15,8 +15,9 @@ from attn_zoo.conformance.batch import require_apart
 from attn_zoo.conformance.harness import Violation, must_raise, must_refuse, require
 from attn_zoo.conformance.requests import Request, answers, require_like_queries
 from attn_zoo.conformance.sizes import CUTS
+from attn_zoo.conformance.state import tensors_of
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, CarriedState, UnsupportedError
 
 ROUNDINGS = 32
 """Largest difference between outputs of 16 bits in steps and in one call, in roundings of the largest output."""
@@ -72,8 +73,9 @@ def _require_steps_beyond(subject: Subject, module: Attention) -> None:
 def steps_hold_on_for_long(subject: Subject) -> None:
     """A sequence of more than 512 tokens gives the same outputs in pieces as in one call. The pieces are single tokens, blocks of
     64 tokens, or pieces that end at a power of two, one token before it, or one token after it."""
-    length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
-    module = subject.build(subject.geometry(length, heads=1, causal=True))
+    far = subject.geometry(subject.sizes.long, heads=1, causal=True)
+    length = far.keys if subject.card.can.any_length or subject.build_if_allowed(far) else subject.length
+    module = subject.build(replace(far, queries=length, keys=length))
     request = subject.draw(module, batch=1)
     borders = torch.tensor([0, *(cut for cut in CUTS if cut < length), length]).diff().tolist()
     with torch.no_grad():
@@ -87,10 +89,6 @@ def steps_hold_on_for_long(subject: Subject) -> None:
                 subject.equal(steps[:, :, :end], whole[:, :, :end], what_ends)
 
 
-def _far(subject: Subject) -> Geometry:
-    return subject.geometry(subject.sizes.long, heads=1, causal=True)
-
-
 @attention_check("variant", "stepwise")
 def steps_leave_their_state_alone(subject: Subject) -> None:
     """A recurrent state is a frozen dataclass that counts its tokens. A step does not change the state that it receives, so two
@@ -101,7 +99,8 @@ def steps_leave_their_state_alone(subject: Subject) -> None:
         start = module.initial_state(request.value.shape[0], dtype=subject.dtype, device=subject.device)
         _, middle = _step(module, request.between(0, half), start)
         for state, position in ((start, 0), (middle, half)):
-            kept, rest = _numbers(state), request.between(position, None)
+            kept = {name: tensor.clone() for name, tensor in _numbers(state).items()}
+            rest = request.between(position, None)
             other = rest.changed(lambda _, tensor: -3 * tensor)
             require(state.position == position, f"after {position} tokens, state.position must be {position}; got {state.position}")
             first, after = _step(module, rest, state)
@@ -128,9 +127,10 @@ def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
             with torch.no_grad():
                 out, state = _step(module, request.between(start, start + piece), state)
             require(out.dtype == torch.float32, f"a step with float32 inputs returns {out.dtype}")
-            held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
+            tensors, read = _numbers(state).values(), min(start + piece, tokens)
+            held = sum(tensor.nbytes for tensor in tensors)
             require(held == state.nbytes, f"state.nbytes must be {held}, the bytes of its tensors; got {state.nbytes}")
-            kept = _bytes_kept(state)
+            kept = sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
             require(
                 kept <= held,
                 f"after {read} tokens the state has {held} bytes, but it keeps tensors of {kept} bytes in memory, because it holds "
@@ -235,29 +235,11 @@ def _step(module: Attention, request: Request, state: Any) -> tuple[Tensor, Carr
 
 
 def _numbers(state: CarriedState) -> dict[str, Tensor]:
-    """Return copies of the tensors that a state holds, by the names of their fields."""
+    """Return the tensors that a state holds, by the names of their fields."""
     if not is_dataclass(state) or isinstance(state, type):
         raise Violation(f"a state must be a frozen dataclass; got {type(state).__name__}")
     try:
         setattr(state, fields(state)[0].name, None)
         raise Violation(f"{type(state).__name__}, the class of the state, is not frozen")
     except FrozenInstanceError:
-        named = ((f"{field.name}[{i}]", x) for field in fields(state) for i, x in enumerate(_tensors(getattr(state, field.name))))
-        return {name: tensor.clone() for name, tensor in named}
-
-
-def _bytes_kept(state: CarriedState) -> int:
-    """Return the bytes of all memory that the tensors of a state keep, including the rest of tensors of which they are views."""
-    every = [tensor for field in fields(state) for tensor in _tensors(getattr(state, field.name))]  # type: ignore[arg-type]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in every}
-    return sum(storages.values())
-
-
-def _tensors(held: Any) -> Iterator[Tensor]:
-    if isinstance(held, Tensor):
-        yield held
-    elif isinstance(held, Mapping):
-        yield from _tensors(tuple(held.values()))
-    elif isinstance(held, (tuple, list)):
-        for part in held:
-            yield from _tensors(part)
+        return dict(tensors_of({field.name: getattr(state, field.name) for field in fields(state)}))

@@ -212,10 +212,14 @@ class Subject:
         plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
         return self.card.can.causal and plain is not None and causal is None
 
+    @property
+    def forms(self) -> tuple[bool, ...]:
+        """For each form that the implementation supports, bidirectional and causal, whether it is causal."""
+        return tuple(causal for causal in (False, True) if (self.causal if causal else not self.always_causal))
+
     def plain_and_causal(self) -> tuple[Geometry, ...]:
         """Return the bidirectional and the causal geometry with ``Subject.length`` tokens. An unsupported geometry is left out."""
-        forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
-        return tuple(self.geometry(causal=causal) for causal in forms)
+        return tuple(self.geometry(causal=causal) for causal in self.forms)
 
     def across(self) -> list[Geometry]:
         """Return geometries whose numbers of queries and keys differ. The list is empty if the card does not declare ``cross``."""
@@ -258,7 +262,7 @@ class Subject:
         for size in self._met():
             if not shortest <= size.length <= (longest or size.length):
                 continue
-            for causal in {geometry.causal for geometry in self.plain_and_causal()}:
+            for causal in self.forms:
                 geometry = self._sized(size.length, size.heads, size.head_dim, causal)
                 if self._refused(geometry) is None and self.build_if_allowed(geometry) is not None:
                     yield geometry
@@ -301,12 +305,15 @@ class Subject:
         require_finite(got, what)
         if got.dtype is torch.bool:
             got, want = got.int(), want.int()
-        gap, size = (got - want).abs().max().item(), want.abs().max().item() if size is None else size
+        gaps, size = (got - want).abs(), want.abs().max().item() if size is None else size
+        gap = gaps.max().item()
         relative = gap / size if size > 0 else gap
-        found = f"{int((got != want).sum())} of {got.numel()} numbers differ, by up to {gap:.3g}" if relative > limit else ""
+        if relative <= limit:
+            return relative
+        beyond = int((~(gaps <= limit * size)).sum())
         allowed = f"rounding allows {limit:.0e}" if limit else "they must be equal bit by bit"
-        require(relative <= limit, f"{what}: {found}, {relative:.2g} of the largest number; {allowed}")
-        return relative
+        found = f"{beyond} of {got.numel()} numbers differ, by up to {gap:.3g}, {relative:.2g} of the largest number"
+        raise Violation(f"{what}: {found}; {allowed}")
 
 
 @torch.no_grad()
