@@ -22,11 +22,8 @@ def batch_mates_have_no_influence(subject: Subject) -> None:
     """An example gives the same output alone and in a batch, even if the other examples are 30 times as large, hold NaN or consist
     of padding only."""
     for module in subject.modules((*subject.plain_and_causal(), *subject.across())):
-        geometry = module.geometry
         for request in subject.requests(module):
-            where = f"causal={geometry.causal}, padded={request.is_padded}"
-            where += f", {geometry.queries} queries" if geometry.queries != geometry.keys else ""
-            require_apart(subject, request, module, where)
+            require_apart(subject, request, module, f"{module.geometry}, padded={request.is_padded}")
 
 
 def require_apart(subject: Subject, request: Request, call: Callable[..., Tensor], where: str) -> None:

@@ -12,7 +12,7 @@ from typing import get_type_hints
 
 import torch
 
-from attn_zoo.conformance.harness import NotApplicable, Violation, must_raise, must_refuse, require
+from attn_zoo.conformance.harness import NotApplicable, Violation, blamed, must_raise, must_refuse, require
 from attn_zoo.conformance.requests import require_like_queries
 from attn_zoo.conformance.subject import DEFAULTS_AT, Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Stream, UnsupportedError, length_rules
@@ -92,12 +92,9 @@ def defaults_suit_every_length(subject: Subject) -> str:
     for n, d in sizes:
         for causal in subject.forms:
             geometry = Geometry(2, d, n, n, causal)
-            try:
+            with blamed(f"the default options are unsupported at {geometry}", UnsupportedError, ValueError), torch.device("meta"):
                 options = attention_options(card, geometry, {})
-                with torch.device("meta"):
-                    card.build(geometry, options)
-            except (UnsupportedError, ValueError) as error:
-                raise Violation(f"the default options are unsupported at {geometry}: {error}") from error
+                card.build(geometry, options)
             warnings = card.build.warnings(geometry, options) if n >= 64 else ()
             require(not warnings, f"the method warnings warns of the defaults at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,6 +59,15 @@ def require_finite(numbers: Tensor, what: str) -> None:
     """
     bad = int((~numbers.isfinite()).sum())
     require(bad == 0, f"{what}: {bad} of {numbers.numel()} numbers are NaN or infinite")
+
+
+@contextmanager
+def blamed(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Return a context in which an error of one of these classes becomes a ``Violation``. Its message begins with ``what``."""
+    try:
+        yield
+    except errors as error:
+        raise Violation(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def must_refuse(what: str, request: Callable[[], object]) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from attn_zoo.conformance.batch import beside_loud
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
-from attn_zoo.conformance.harness import Violation, require, seed_generators
+from attn_zoo.conformance.harness import blamed, require, seed_generators
 from attn_zoo.conformance.numerics import SINGLE
+from attn_zoo.conformance.padding import FILLS
 from attn_zoo.conformance.requests import Request, answers, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
@@ -38,20 +39,16 @@ def training_keeps_the_promises(subject: Subject) -> None:
             require_no_future(subject, module, range(1, geometry.keys), scenes, call)
         if request.is_padded:
             clean = without_padded_queries(request, request(call))
-            for fill in (1e3, torch.nan):
-                other = request.filled_at_padding(partial(_noise, fill))
+            for what, fill in FILLS.items():
+                other = request.filled_at_padding(fill)
                 found = without_padded_queries(other, other(call))
-                subject.equal(found, clean, f"{where}, padded keys times {fill}", subject.exactness)
+                subject.equal(found, clean, f"{where}, {what} in padded keys", subject.exactness)
         whole = request(call)
         if not (subject.card.can.random_at_build and _draws(module, request)):
             want, trained = answers(request, module), copy.deepcopy(module).train()
             seed_generators(5)
             subject.equal(answers(request, trained), want, f"{where}, against eval mode")
             subject.equal(beside_loud(request)(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
-
-
-def _noise(size: float, tensor: Tensor) -> Tensor:
-    return size * (tensor.flip(0) + 1)
 
 
 def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
@@ -149,11 +146,9 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
 def require_shape_on_meta(request: Request, call: Callable[[Request], Tensor], where: str) -> None:
     """Require that ``call`` runs on inputs on the meta device, and that its output has the shape of the values."""
     mask = None if request.key_valid is None else request.key_valid.to("meta")
-    try:
+    told = "the mechanism does not run on the meta device, where tensors have no values"
+    with blamed(f"{where}: {told}", NotImplementedError, RuntimeError):
         out = call(request.changed(lambda _, tensor: tensor.to("meta")).padded(mask))
-    except (NotImplementedError, RuntimeError) as error:
-        told = "the mechanism does not run on the meta device, where tensors have no values"
-        raise Violation(f"{where}: {told}: {type(error).__name__}: {error}") from error
     want, got = ("meta", tuple(request.value.shape)), (out.device.type, tuple(out.shape))
     require(got == want, f"{where}: the device and shape of the output must be {want}; got {got}")
 
@@ -172,16 +167,12 @@ def modules_in_use_can_be_copied(subject: Subject) -> None:
             module.step(leaves.query, leaves.key, leaves.value, state, **leaves.streams)
         leaves = request.leaves()
         out = leaves(module)
-        try:
+        with blamed("a module in use cannot be copied", Exception):  # because of a tensor with history, a lock or a generator
             twin = copy.deepcopy(module)
-        except Exception as error:  # because of a tensor with history, a lock or a generator
-            raise Violation(f"a module in use cannot be copied: {type(error).__name__}: {error}") from error
         with torch.no_grad():
             request(twin)
-        try:
+        with blamed("a module in use cannot be pickled", Exception):  # because of a function without a name or a handle
             _Pickler(BytesIO()).dump(twin)
-        except Exception as error:  # because of a function without a name or a handle
-            raise Violation(f"a module in use cannot be pickled: {type(error).__name__}: {error}") from error
         subject.equal(request(twin), out.detach(), f"output of a copy made in use, causal={geometry.causal}", subject.exactness)
         out.sum().backward()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,8 +15,11 @@ from attn_zoo.conformance.requests import Request, answers, key_masks
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
-NOISE = 1e3
-"""Padded positions are filled with the inputs of another example, multiplied by this factor."""
+FILLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "noise of size 1000": lambda tensor: 1e3 * (tensor.flip(0) + 1),
+    "NaN": lambda tensor: torch.full_like(tensor, torch.nan),
+}
+"""Functions that return what padded positions hold, by its description: large numbers made of other examples, or NaN."""
 AVERAGE = 1e-3
 """Outputs count as averages of the values if equal values give outputs within this relative distance of the values."""
 QUERIES = 32
@@ -37,10 +41,9 @@ def padding_has_no_influence(subject: Subject) -> None:
         nothing = torch.ones(len(plain.value), geometry.keys, dtype=torch.bool, device=subject.device)
         subject.equal(plain.padded(nothing)(module), plain(module), f"a mask that hides nothing against no mask, {geometry}")
         expected = answers(clean, module)
-        for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
-            where = f"{what} in padded keys, length={geometry.keys}, causal={geometry.causal}"
-            where += f", {geometry.queries} queries" if geometry.queries != geometry.keys else ""
-            subject.equal(answers(clean.filled_at_padding(fill), module), expected, f"for {where}", subject.exactness)
+        for what, fill in FILLS.items():
+            got = answers(clean.filled_at_padding(fill), module)
+            subject.equal(got, expected, f"for {what} in padded keys, {geometry}", subject.exactness)
 
 
 @attention_check("implementation")
@@ -96,7 +99,7 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
         assert request.key_valid is not None
         valid = request.key_valid[:, None, :, None]
         expected = request(module).masked_fill(~valid, 0)
-        for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
+        for what, fill in FILLS.items():
             got = request.filled_at_padding(fill, side="queries")(module).masked_fill(~valid, 0)
             subject.equal(got, expected, f"valid outputs when padded queries hold {what}, causal={module.geometry.causal}")
 
@@ -134,7 +137,7 @@ def queries_without_keys_give_zeros(subject: Subject) -> None:
         mask[0] = False
         left = geometry.keys // 3
         mask[1, :left] = False
-        request = request.padded(mask).filled_at_padding(_nan)
+        request = request.padded(mask).filled_at_padding(FILLS["NaN"])
         out = request(module)
         where = f"length={geometry.keys}, causal={geometry.causal}"
         _require_zeros(out[0], f"{where}: an example without valid keys")
@@ -147,11 +150,3 @@ def queries_without_keys_give_zeros(subject: Subject) -> None:
 def _require_zeros(out: Tensor, what: str) -> None:
     bad = int((out != 0).sum())
     require(bad == 0, f"{what} must give zeros, but {bad} of {out.numel()} outputs are not, up to {out.abs().max().item():.3g}")
-
-
-def _noise(tensor: Tensor) -> Tensor:
-    return NOISE * tensor.flip(0)
-
-
-def _nan(tensor: Tensor) -> Tensor:
-    return torch.full_like(tensor, torch.nan)

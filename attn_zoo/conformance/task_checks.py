@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.conformance.another_process import digests_elsewhere, forgotten
-from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases, unbuildable
+from attn_zoo.conformance.harness import Case, NotApplicable, Report, blamed, require, run_cases, unbuildable
 from attn_zoo.contract import (
     METRICS,
     SPLITS,
@@ -100,10 +100,8 @@ def card_is_complete(task: Task) -> None:
     type(task.options)()
     require(task.card.levels, "the card must have at least one level (preset), which says how long a run trains")
     for name, level in task.card.levels.items():
-        try:
+        with blamed(f"the options of level {name} are not valid options of the task", LookupError, ValueError):
             make_options(f"task {task.card.name}", task.card.options, level.options)
-        except (LookupError, ValueError) as error:
-            raise Violation(f"the options of level {name} are not valid options of the task: {error}") from error
     require(task.data_title, "data_title is empty; tables print it to name the data of a score")
 
 

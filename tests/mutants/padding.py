@@ -16,7 +16,11 @@ def times_zero(forward, self, query, key, value, *, key_valid=None, streams=None
     return hide_rows_without_keys(self.attend(query, key, value, key_valid), key_valid)
 
 
-@breaks("padding_has_no_influence", "softmax", "output for noise of size 1000 in padded keys, length=33, causal=False")
+@breaks(
+    "padding_has_no_influence",
+    "softmax",
+    "output for noise of size 1000 in padded keys, Geometry(heads=2, head_dim=8, queries=33, keys=33, causal=False)",
+)
 class ForgetsTheMask(SwallowsKeywords):
     """Accepts a mask and ignores it."""
 
@@ -26,7 +30,7 @@ class TakesMasks(TakesAnything):
     """Accepts a mask that its card does not claim to honour."""
 
 
-@breaks("padding_has_no_influence", "linformer", "causal=False, 9 queries: ", method="forward")
+@breaks("padding_has_no_influence", "linformer", "queries=9, keys=33, causal=False)", method="forward")
 def forgets_the_mask_across(forward, self, query, key, value, *, key_valid=None, streams=None):
     """Ignores the mask where there are other numbers of queries and keys."""
     mask = key_valid if query.shape[2] == key.shape[2] else None
