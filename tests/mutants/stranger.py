@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attn_zoo.contract import Cost, Geometry, Growth, allowed_pairs, softmax_over_valid
+from attn_zoo.contract import Cost, Geometry, allowed_pairs, softmax_over_valid
 from mutants.entering import breaks
 from mutants.originals import ORIGINALS, Sunk, SunkOptions
 
@@ -52,10 +52,6 @@ def opens_the_mask(attend, self, query, key, value, key_valid):
 
 def one_temperature(geometry: Geometry, options: SunkOptions) -> Cost:
     return replace(ORIGINALS["sunk"].cost(geometry, options), parameters=geometry.heads)
-
-
-def no_products(geometry: Geometry, options: SunkOptions) -> Cost:
-    return Cost(flops=0, parameters=2 * geometry.heads)
 
 
 @breaks("shapes_flow_outside_a_device_context", "sunk", "RuntimeError", cost=one_temperature, method="__init__")
@@ -140,17 +136,6 @@ def drops_anew(attend, self, query, key, value, key_valid):
     return out
 
 
-@breaks("no_future_leaks_at_any_border", "sunk", "before position")
-def counts_in_bytes(attend, self, query, key, value, key_valid):
-    """Compares positions as 8-bit numbers to save memory: they wrap around at 256."""
-    if not self.geometry.causal:
-        return attend(query, key, value, key_valid)
-    place = torch.arange(key.shape[2], device=key.device).to(torch.uint8)
-    allowed = place[:, None] >= place if key_valid is None else (place[:, None] >= place) & key_valid[:, None, None]
-    scores = query @ key.mT * query.shape[-1] ** -0.5 * self.log_temperature.exp().to(query.dtype)
-    return softmax_over_valid(scores, allowed, self.sinks) @ value
-
-
 @breaks("every_size_runs_in_every_type", "sunk", "IndexError")
 def squeezes_its_heads(attend, self, query, key, value, key_valid):
     """Squeezes every axis of size one, including that of the heads where there is one head."""
@@ -191,17 +176,6 @@ def skips_gradients_of_the_first_layer(attend, self, query, key, value, key_vali
     """Takes a path without gradients where no input needs one, and loses the gradients of its parameters."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
         return attend(query, key, value, key_valid)
-
-
-@breaks("time_grows_as_printed", "sunk", "numbers written", time=Growth("n d"), memory=Growth("n d"), cost=no_products)
-def compares_all_pairs(attend, self, query, key, value, key_valid):
-    """Returns the value of the nearest key, found in blocks without a matrix product: compares all pairs, while its card says n."""
-    rows = []
-    for some in query.split(64, dim=2):
-        far = torch.cdist(some, key, p=1) * self.log_temperature.exp()
-        best = far.min(dim=-1, keepdim=True)
-        rows.append(value.gather(2, best.indices.expand_as(some)) * (-best.values).exp())
-    return torch.cat(rows, dim=2)
 
 
 @breaks("eager_agrees_with_the_definition", "sunk", "from the definition")
