@@ -112,6 +112,26 @@ def only(page: Page, task: str = "Digits") -> None:
     choose(page, "select[name=task]", task)
 
 
+CUT = """[...document.querySelectorAll('#heat, #rows')].flatMap(table =>
+    [...table.querySelectorAll('.tabulator-cell, .tabulator-col-title')].filter(text => text.scrollWidth > text.clientWidth + 1)
+    .map(text => text.textContent))"""
+"""Texts of cells and headings that are wider than their place."""
+
+
+def test_no_cell_and_no_heading_is_cut(window, tmp_path):
+    """One task in each direction, names of hybrids, and averages with wide intervals."""
+    names = ("softmax", "3*gated_delta_rule+linformer_causal", "uniform")
+    made = [
+        make_record(name, "mqar", seed, test=score + seed / 40, card={"causal": causal}, spec_task_options={"causal": causal})
+        for causal in (False, True)
+        for name, score in zip(names, (0.7, 0.5, 0.2), strict=True)
+        for seed in (1, 2, 3)
+    ]
+    show(window, tmp_path, {"hybrids": made})
+    assert window.evaluate("document.querySelectorAll('#heat .tabulator-cell, #rows .tabulator-col-title').length") > 20
+    assert window.evaluate(CUT) == []
+
+
 def test_a_head_sorts_by_mouse_either_way_with_what_has_no_figure_last(page):
     only(page)
     assert order(page) == ["softmax (sdpa)", "performer", "linformer", "reformer", "uniform (c)"]

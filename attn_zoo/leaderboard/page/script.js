@@ -77,6 +77,7 @@
     cellClick: (_, cell) => { if (cell.getValue()[4]) find(column.title, cell.getValue()[5]); },
   });
   // Known widths spare the browser to measure every column.
+  const ARROW = 30; // room for the arrow of sorting beside a heading, which is bold
   const widthOf = (texts) => 34 + 7.5 * Math.min(40, Math.max(...texts.map((text) => text?.length ?? 0)));
   const named = (cell) => make("span", cell.getValue() + (cell.getData().control && cell.getValue() !== "chance" ? " (c)" : ""), { className: cell.getData().control ? "control" : "" });
   let drawn = null;
@@ -94,7 +95,7 @@
       title: direction,
       columns: heat.columns.map((column, place) => [column, place]).filter(([column]) => column.direction === direction).map(([column, place]) => heatColumn(column, place)),
     })).filter((group) => group.columns.length);
-    for (const group of byDirection.filter((each) => each.columns.length === 1)) group.columns[0].width = 124; // as wide as its title
+    for (const group of byDirection.filter((each) => each.columns.length === 1)) group.columns[0].width = Math.max(96, widthOf([group.title]));
     if (drawn) drawn.destroy();
     drawn = new Tabulator("#heat", {
       data: lines, layout: "fitData", maxHeight: "85vh", columnDefaults: { resizable: false },
@@ -141,7 +142,7 @@
       plain("task", "task", { width: 190 }),
       ...(data.sets.length > 1 ? [plain("results", "set", { width: 130 })] : []),
       ...data.columns.map((column) => ({
-        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: column.align, headerSortStartingDir: column.first, width: widthOf([column.title, ...data.rows.slice(0, 300).map((row) => row[column.field]?.[0])]),
+        title: "", titleFormatter: heading(column.title, column.note), field: column.field, visible: column.shown, hozAlign: column.align, headerSortStartingDir: column.first, width: Math.max(ARROW + widthOf([column.title]), widthOf(data.rows.slice(0, 300).map((row) => row[column.field]?.[0]))),
         sorter: byNumber(column.measured), ...filtered(column.title),
         formatter: (cell) => { const [text, , tip] = cell.getValue() ?? ["-"]; return make("span", text, { title: tip ?? "" }); },
       })),
