@@ -102,7 +102,7 @@ def test_a_failed_check_and_a_refused_task_are_said_before_the_first_run(trained
 
     monkeypatch.setattr(compare, "carry_out", carry_out)
     monkeypatch.setattr(compare, "prove", lambda entry, defaults: Report(entry.name, ()))
-    monkeypatch.setattr(compare, "refusal", lambda spec, locations: f"{spec.attention} takes even lengths")
+    monkeypatch.setattr(compare, "refusal", lambda job: f"{job.spec.attention} takes even lengths")
     assert main(["compare", "linear"]) == 1
     before, _, after = capsys.readouterr().out.partition("TRAINING")
     assert "linear: no check ran" in before and before.count("linear does not support") == 2 and after

@@ -62,7 +62,8 @@ plant("MasksOneMapOfPadding", "differential", SHORTER, PADDED, ONE_MAP)
 plant("LeavesOutTheNorm", "differential", DEFINITION, OFF, during(F, "rms_norm", lambda _: lambda out, shape, eps: out))
 plant("ReadsTheWholeChunk", "gated_slot", CAUSAL, "outputs before position", during(Tensor, "tril", lambda _: lambda self: self))
 plant("CutsPartsFromTheQuery", "log_linear", DEFINITION, OFF, during(log_linear, "_parts", from_the_query))
-plant("CountsPaddingInParts", "log_linear", SHORTER, PADDED, during(log_linear, "_taken", lambda _: lambda x, order: x))
+IN_PLACE = during(log_linear, "_real_first", lambda _: lambda read, valid, *tensors: read(*tensors))
+plant("CountsPaddingInParts", "log_linear", SHORTER, PADDED, IN_PLACE)
 WITHOUT_DECAY = during(chunked, "_weights", lambda _: lambda rows, key, sums: [(x @ key.mT).tril() for x in rows])
 plant("WeighsAChunkWithoutDecay", "gated_delta_rule", DEFINITION, OFF, WITHOUT_DECAY)
 OVER_PADDING = during(ForgetGate, "forward", lambda right: lambda self, logits, key_valid: right(self, logits, None))
@@ -96,10 +97,10 @@ def forgets_one_token_late(by_chunks, self, rows, state):
     return by_chunks([*rows[:3], F.pad(rows[3][:, :, :-1], (0, 0, 1, 0))], state)
 
 
-@breaks(DEFINITION, "log_linear", OFF, method="_read_real")
-def weighs_by_the_key(read_real, self, *given, step, level):
+@breaks(DEFINITION, "log_linear", OFF, method="_by_chunks")
+def weighs_by_the_key(by_chunks, self, *tensors):
     """Weighs parts by the key's time, not the query's."""
-    return read_real(*given, step=step, level=level.roll(1, dims=2))
+    return by_chunks(*tensors[:4], tensors[4].roll(1, dims=2))
 
 
 @breaks(DEFINITION, "gated_delta_rule", OFF, method="updates")
