@@ -84,7 +84,7 @@ DEFINITION, AGREEMENT = "eager_agrees_with_the_definition", "implementation_agre
 LOOPS = frozenset(
     [
         *("delta_product", "delta_rule", "forgetting", "gated_delta_rule", "gated_linear", "gated_slot", "kda", "retention"),
-        *("sparse_compression", "ssd"),
+        *("rwkv7", "sparse_compression", "ssd"),
     ]
 )
 """Attentions whose definition takes seconds, most of them position after position: ``plain`` does not compare them with it."""

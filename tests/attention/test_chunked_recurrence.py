@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention, card
 from attn_zoo.attention.linear import _chunked as chunked
+from attn_zoo.attention.linear.delta_rule import unit_length
 
-NAMES = ["delta_product", "gated_delta_rule", "kda", "retention", "ssd"]
+NAMES = ["delta_product", "gated_delta_rule", "kda", "retention", "rwkv7", "ssd"]
 HEADS, D = 2, 8
 CLOSED = -1e4
 """Logit of a gate: softplus of it is 0, so nothing decays."""
@@ -58,6 +60,16 @@ def test_the_delta_product_of_one_rule_is_the_gated_delta_rule():
     torch.testing.assert_close(product(*inputs, streams=renamed), gated(*inputs, streams=streams))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_rwkv7_with_one_strength_per_head_and_no_decay_is_the_delta_rule(causal):
+    """With α = 1 and unit keys, the key that is written is β times the key that is removed."""
+    seven, plain = (build(name, 70, causal=causal, normalise=False) for name in ("rwkv7", "delta_rule"))
+    inputs, streams = draw(plain, 70)
+    query, key = (unit_length(F.silu(x)) for x in inputs[:2])
+    given = {"decay": torch.full_like(key, CLOSED), "strength": streams["strength"].expand_as(key)}
+    torch.testing.assert_close(seven(query, key, inputs[2], streams=given), plain(*inputs, streams=streams), rtol=1e-4, atol=1e-4)
+
+
 def test_two_reflections_rotate_the_memory_which_one_rule_cannot():
     """With β = 2 and unit keys at an angle of 45°, a product of two rules turns a stored value by 90°."""
     product = build("delta_product", 2, normalise=False)
@@ -93,7 +105,7 @@ def test_after_ten_thousand_tokens_steps_equal_one_call(name):
 
 
 @pytest.mark.parametrize("logit", [-1e30, -30.0, 30.0, 1e30])
-@pytest.mark.parametrize("name", ["delta_product", "gated_delta_rule", "gated_slot", "kda", "ssd"])
+@pytest.mark.parametrize("name", ["delta_product", "gated_delta_rule", "gated_slot", "kda", "rwkv7", "ssd"])
 def test_extreme_gates_leave_outputs_and_gradients_finite(name, logit):
     mechanism = build_attention(name, Geometry(HEADS, D, 70, 70, causal=True))
     inputs, streams = draw(mechanism, 70)

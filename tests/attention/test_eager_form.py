@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 CHUNKS = {
     **{"delta_product": 16, "delta_rule": 32, "gated_delta_rule": 32, "gated_linear": 32, "kda": 32, "mega": 64, "performer": 128},
-    **{"gated_slot": 32, "log_linear": 32, "retention": 32, "ssd": 32},
+    **{"gated_slot": 32, "log_linear": 32, "retention": 32, "rwkv7": 16, "ssd": 32},
 }
 """Positions in a chunk of each recurrence, whose launches grow with the number of chunks; Performer is one when causal."""
 

@@ -103,6 +103,13 @@ def weighs_by_the_key(by_chunks, self, *tensors):
     return by_chunks(*tensors[:4], tensors[4].roll(1, dims=2))
 
 
+@breaks(DEFINITION, "rwkv7", OFF, method="updates")
+def removes_after_the_decay(updates, self, *given, **streams):
+    """Removes what the memory holds after the decay, as Kimi delta attention does."""
+    found = updates(*given, **streams)
+    return found._replace(probe=found.probe * found.log_decay.exp())
+
+
 @breaks(DEFINITION, "gated_delta_rule", OFF, method="updates")
 def decays_after_the_correction(updates, self, *given, **streams):
     found = updates(*given, **streams)

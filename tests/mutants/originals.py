@@ -29,7 +29,7 @@ VARIANTS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "gated_slot": {"raw": {"normalise": False}},
     "log_linear": {"raw": {"normalise": False}},
     "gated_delta_rule": {"negative": {"negative_eigenvalues": True}},
-    **{name: {} for name in ("based", "cosformer", "gated_linear", "longformer", "ssd", "transformer_xl")},
+    **{name: {} for name in ("based", "cosformer", "gated_linear", "longformer", "rwkv7", "ssd", "transformer_xl")},
 }
 """Variants of the originals that are attentions of the zoo with fewer variants than there."""
 

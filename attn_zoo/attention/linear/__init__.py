@@ -12,4 +12,5 @@ from attn_zoo.attention.linear import linear as linear
 from attn_zoo.attention.linear import log_linear as log_linear
 from attn_zoo.attention.linear import performer as performer
 from attn_zoo.attention.linear import retention as retention
+from attn_zoo.attention.linear import rwkv7 as rwkv7
 from attn_zoo.attention.linear import ssd as ssd

@@ -1,15 +1,15 @@
 """Recurrence, computed chunk by chunk: Sₜ = Diag(aₜ) Sₜ₋₁ + kₜ uₜᵀ, yₜ = Sₜᵀ qₜ, with uₜ = vₜ or uₜ = βₜ (vₜ − (Diag(aₜ) Sₜ₋₁)ᵀ
-kₜ).
+pₜ).
 
-The first u adds the value to the memory S (decay family). The second u replaces the value that S holds at the key (delta family).
-The decay a is one number per head, or one number per channel of the key.
+The first u adds the value to the memory S (decay family). The second u corrects the value that S holds at p (delta family). p is
+the key, except in ``rwkv7``. The decay a is one number per head, or one number per channel of the key.
 
 For one chunk, let S be the memory before the chunk, and bᵢ the sum of log a over the positions of the chunk up to i. Let weights(x)
 be the matrix with Σ_c xᵢ_c kⱼ_c exp(bᵢ_c − bⱼ_c) at row i and column j ≤ i, where c runs over the channels. Then
 
     y = (q ∘ exp b) S + weights(q) u
     u = v (decay family)
-    u = T v − T (k ∘ exp b) S (delta family), with T = (I + L)⁻¹ diag(β) and L the part of diag(β) weights(k) below the diagonal
+    u = T v − T (p ∘ exp b) S (delta family), with T = (I + L)⁻¹ diag(β) and L the part of diag(β) weights(p) below the diagonal
     S after the chunk = exp(b_last) ∘ S + (k ∘ exp(b_last − b))ᵀ u
 """
 
@@ -49,11 +49,11 @@ class Updates(NamedTuple):
     key: Float[Tensor, "batch heads updates d"]
     value: Float[Tensor, "batch heads updates d"]
     log_decay: Float[Tensor, "batch heads updates 1"] | Float[Tensor, "batch heads updates d"]
-    """Logarithm of the decay, from ``LOWEST`` to 0. If a position makes several updates, the decay must be one number per head, not
-    per channel.
-    """
+    """Logarithm of the decay, from ``LOWEST`` to 0."""
     strength: Float[Tensor, "batch heads updates 1"] | None = None
     """Strength β of the delta rule. None if values are added to the memory without correction."""
+    probe: Float[Tensor, "batch heads updates d"] | None = None
+    """p, at which the delta rule reads the value that it corrects. None if this is the key."""
 
 
 class ChunkedMemory(NormalisedMemory[OptionsT]):
@@ -84,11 +84,12 @@ def recurrence(updates: Updates, state: Float[Tensor, "batch heads d d"]) -> tup
         (between,) = _weights([query], key, sums)
         before, written, state = _add(state, keeps, writes, value)
     else:
-        between, among = _weights([query, key], key, sums)
+        probe = key if updates.probe is None else into_chunks(updates.probe, positions * each)
+        between, among = _weights([query, probe], key, sums)
         beta = into_chunks(updates.strength, positions * each)
         # Only the part of the matrix below the diagonal is read.
         transform = torch.linalg.solve_triangular(beta * among, beta[..., 0].diag_embed(), upper=False, unitriangular=True)
-        before, written, state = _correct(state, keeps, writes, transform @ value, -transform @ (key * decayed))
+        before, written, state = _correct(state, keeps, writes, transform @ value, -transform @ (probe * decayed))
     out = reads @ before + between @ written
     return out.flatten(2, 3)[:, :, :n], state
 
@@ -121,6 +122,9 @@ def _weights(rows: list[Chunks], key: Chunks, sums: Chunks) -> list[Float[Tensor
     if sums.shape[-1] == 1:
         decays = (sums - sums.mT).clamp(max=0).exp().tril()
         return [x @ key.mT * _at_reads(decays, chunk // x.shape[-2]) for x in rows]
+    each = chunk // rows[0].shape[-2]
+    if each > 1:
+        rows = [rows[0].repeat_interleave(each, dim=-2), *rows[1:]]
     parts: list[list[Tensor]] = [[] for _ in rows]
     for start in range(0, chunk, BLOCK):
         end = min(start + BLOCK, chunk)
@@ -129,7 +133,8 @@ def _weights(rows: list[Chunks], key: Chunks, sums: Chunks) -> list[Float[Tensor
         columns = key[..., :end, :] * (middle - sums[..., :end, :]).exp()
         for x, blocks in zip(rows, parts, strict=True):
             blocks.append(F.pad((x[..., start:end, :] * grown @ columns.mT).tril(start), (0, chunk - end)))
-    return [torch.cat(blocks, dim=-2) for blocks in parts]
+    first, *others = (torch.cat(blocks, dim=-2) for blocks in parts)
+    return [_at_reads(first, each), *others]
 
 
 def _at_reads(updates: Tensor, each: int) -> Tensor:
@@ -154,7 +159,7 @@ def recurrence_flops(geometry: Geometry, *, per_channel: bool = False, delta: bo
     ends = [min(start + BLOCK, chunk) for start in range(0, chunk, BLOCK)]
     among = sum((end - start) * end for start, end in zip(range(0, chunk, BLOCK), ends, strict=True)) if per_channel else chunk**2
     # weights of outputs, the outputs of a chunk, weights of corrections, and T times values and keys
-    pairs = among // each + positions * chunk + delta * (among + 2 * chunk**2)
+    pairs = (among if per_channel else among // each) + positions * chunk + delta * (among + 2 * chunk**2)
     states = positions + chunk + delta * chunk  # rows of the products with the state: reads, writes, corrections
     forward = 2 * d * chunks * (pairs + d * states)
     untracked = 3 * delta * chunk + (positions + 2 * chunk * (not delta) if chunks == 1 else 0)

@@ -97,7 +97,7 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
         returned unchanged.
         """
-        query, key, value, log_decay, beta = self.updates(*inputs, **streams)
+        query, key, value, log_decay, beta, _ = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("gated_delta_rule", query, key, value, log_decay[..., 0], beta[..., 0], scale=1.0), state
 

@@ -93,6 +93,6 @@ class KimiDelta(ChunkedMemory[Options]):
         """Return the outputs of flash-linear-attention's kernel, which starts from a memory of zeros. ``state`` is ignored and
         returned unchanged.
         """
-        query, key, value, log_decay, beta = self.updates(*inputs, **streams)
+        query, key, value, log_decay, beta, _ = self.updates(*inputs, **streams)
         assert beta is not None
         return fla.answers("kda", query, key, value, log_decay, beta[..., 0], scale=1.0), state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,18 @@ def fla_gated_slot(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, ga
     return module.naive_recurrent_gsa(*inputs, scale=1.0)[0].transpose(1, 2)
 
 
+def fla_rwkv7(mechanism: Any, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor) -> Tensor:
+    """The recurrence of the package, whose scale is cancelled, and the term with ρ."""
+    recurrence = in_float64("fla", "ops/generalized_delta_rule/dplr/naive.py").dplr_recurrence
+    offset, removal, replacement, bonus = (
+        getattr(mechanism, name).view(HEADS, 1, D) for name in ("offset", "removal", "replacement", "bonus")
+    )
+    logs, a = -math.exp(-0.5) * (decay + offset).sigmoid(), strength.sigmoid()
+    removed, written = unit_length(key * removal), torch.lerp(key, a * key, replacement.expand_as(key))
+    out, _ = recurrence(query * D**0.5, written, value, -removed, a * removed, logs)
+    return out + (query * bonus * written).sum(dim=-1, keepdim=True) * value
+
+
 CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "gated_delta_rule, fla, token by token": (
         "gated_delta_rule",
@@ -153,6 +166,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
     "forgetting, fla": ("forgetting", {}, fla_forgetting),
     "log_linear, fla": ("log_linear", {"normalise": False}, fla_log_linear),
     "gated_slot, fla": ("gated_slot", {"normalise": False}, fla_gated_slot),
+    "rwkv7, fla": ("rwkv7", {"normalise": False}, fla_rwkv7),
     "based, fla": ("based", {}, fla_based),
     "based with five channels, fla": ("based", {"channels": 5}, fla_based),
 }
@@ -163,9 +177,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Reference]] = {
 def test_equals_the_public_reference(case, n):
     name, options, reference = CASES[case]
     mechanism = build_attention(name, Geometry(HEADS, D, n, n, causal=True), implementation="eager", **options).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in mechanism.parameters():  # some start at 0 or 1, which hides a term
+            parameter.add_(0.3 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
     extra = card(name).streams(mechanism.geometry, mechanism.options)
     names = [stream.name for stream in extra]
-    generator = torch.Generator().manual_seed(1)
     widths = [D] * 3 + [1 if stream.per_head else D for stream in extra]
     tensors = [torch.randn(2, HEADS, n, width, dtype=torch.float64, generator=generator).requires_grad_() for width in widths]
     streams = dict(zip(names, tensors[3:], strict=True))
