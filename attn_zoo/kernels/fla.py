@@ -22,6 +22,8 @@ LOWEST_GATE = -87.0
 remove the others from their sum.
 """
 
+WIDEST = 256
+"""Largest number of channels per head that the kernels of the delta rules support: delta_rule, gated_delta_rule and kda."""
 STEP = 16
 """The channels of a head are padded to a multiple of this number, because the kernels do not support all widths."""
 
@@ -80,6 +82,15 @@ def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
 def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch heads n filled"]:
     """Fill up with zeros to a multiple of ``STEP``: features are zero, gates are open, and the outputs there are cut off."""
     return F.pad(x, (0, -x.shape[-1] % STEP))
+
+
+def too_wide(owner: str, head_dim: int) -> str | None:
+    """Return why the kernel of a delta rule cannot run for heads of ``head_dim`` channels, or None if it can. ``owner`` is the name
+    of the mechanism.
+    """
+    if head_dim <= WIDEST:
+        return None
+    return f"{owner}:fla must have a head_dim of at most {WIDEST}; got {head_dim}. Use implementation=eager"
 
 
 def without_causality(owner: str) -> str:

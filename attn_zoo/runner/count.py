@@ -119,8 +119,9 @@ def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, 
     costs = [mechanism.card.cost(geometry, mechanism.options) for mechanism in stack]
     states = [cost.state_bytes for cost in costs if cost.state_bytes is not None]
     times = spec.model.depth // blocks
+    kept = 1 if spec.model.reuse_keys else times  # applications that reuse keys and values read one state
     found = {f"mechanism_flops{suffix}": times * sum(cost.flops for cost in costs)}
-    return found | ({f"state_bytes{suffix}": times * sum(states)} if len(states) == len(costs) else {})
+    return found | ({f"state_bytes{suffix}": kept * sum(states)} if len(states) == len(costs) else {})
 
 
 class _PredictFirst(nn.Module):

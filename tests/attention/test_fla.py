@@ -150,7 +150,11 @@ def test_is_refused_on_a_cpu(name):
         ("linear", Geometry(2, D, N, N), "linear:fla must be causal"),
         ("cosformer", Geometry(2, D, N, N), "cosformer:fla must be causal"),
         ("performer", Geometry(2, D, N, N), "performer:fla must be causal"),
-        ("delta_rule", Geometry(2, 272, N, N), "must have a head_dim of at most 256; got 272"),
+        *(
+            (name, Geometry(2, 272, N, N, causal), f"{name}:fla must have a head_dim of at most 256; got 272")
+            for name in ("delta_rule", "gated_delta_rule", "kda")
+            for causal in (False, True)
+        ),
     ],
 )
 def test_what_the_kernels_do_not_take_is_refused_by_name_and_not_taken_by_auto(name, geometry, words):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from attn_zoo import MultiHeadAttention
+from attn_zoo.attention.dense.differential import Differential
+from attn_zoo.attention.linear.retention import Retention
 from attn_zoo.attention.low_rank._projections import LowRankAttention
 from attn_zoo.contract import Patches, TaskSpec, Tokens
 from attn_zoo.encoder import build_model, build_paired_model
@@ -50,3 +53,12 @@ def test_options_of_the_stack_concern_the_layers_of_one_mechanism(kind):
 def test_networks_with_fewer_layers_are_refused(kind, changes):
     with pytest.raises(ValueError, match=r"2\*linformer\+softmax needs at least 3 layers"):
         build_model(TASKS[kind], attention="2*linformer+softmax", options={}, **{**SIZES, **changes})
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_constants_of_a_layer_follow_its_number_among_the_layers_of_its_mechanism(kind):
+    options = {"retention.rates": "lightning"}
+    model = build_model(TASKS[kind], attention="retention+differential", options=options, **SIZES)
+    mechanisms = [layer.mechanism for layer in layers(model)]
+    assert [m.depth for m in mechanisms if isinstance(m, Retention)] == [0.0, 1.0]
+    assert [m.initial for m in mechanisms if isinstance(m, Differential)] == pytest.approx([0.2, 0.8 - 0.6 * math.exp(-0.3)])

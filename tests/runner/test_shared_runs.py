@@ -44,6 +44,14 @@ def test_records_count_a_shared_block_once_and_its_work_each_time():
     assert RunRecord.from_dict(json.loads(json.dumps(reused.to_dict()))) == reused
 
 
+def test_the_state_of_reused_keys_is_counted_once():
+    asked: tuple[dict[str, Any], ...] = ({}, {"shared_weights": True}, {"shared_weights": True, "reuse_keys": True})
+    apart, shared, reused = (run(spec(task="flip_flop", **given), Quiet()).counted for given in asked)
+    for figure in ("state_bytes", "state_bytes_4096"):
+        assert apart[figure] == shared[figure] == 3 * reused[figure]
+    assert apart["mechanism_flops"] == shared["mechanism_flops"] == reused["mechanism_flops"]
+
+
 def test_images_run_with_shared_weights():
     found = run(spec(task="digits", shared_weights=True), Quiet())
     assert found.status == "done" and found.counted["attention_parameters"] == 4 * (16 * 16 + 16)

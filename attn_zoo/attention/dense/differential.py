@@ -54,6 +54,7 @@ class Differential(Attention[NoOptions]):
         first half is one channel wider. In the paper, a layer has half as many heads as a layer of softmax attention, and a head is
         twice as wide. The RMSNorm of the outputs has no learned scale, because the output projection can learn it. A query that
         sees no valid key gets zeros. Until ``join_layers`` is called on a model, every layer has the λ_init of layer 0.
+        In a hybrid, l counts the layers with differential attention only.
     """
 
     initial = 0.2  # of layer 0

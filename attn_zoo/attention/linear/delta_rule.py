@@ -20,8 +20,6 @@ from attn_zoo.shapes import Keys, KeyValid, PerHead, Queries
 
 CHUNK = 32
 """Number of positions in a chunk. The updates of a chunk are the solution of one triangular system of equations."""
-WIDEST = 256
-"""Largest number of channels per head that flash-linear-attention's kernel supports."""
 LENGTH_FLOOR = 1e-6
 """Number added to the squared length of a vector, so that a vector of zeros can be divided by its length."""
 
@@ -84,10 +82,10 @@ class DeltaRule(NormalisedMemory[Options]):
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports at most 256
-        channels per head (``WIDEST``).
+        channels per head.
         """
-        if implementation == "fla" and geometry.head_dim > WIDEST:
-            return f"delta_rule:fla must have a head_dim of at most {WIDEST}; got {geometry.head_dim}. Use implementation=eager"
+        if implementation == "fla" and (reason := fla.too_wide(cls.card.name, geometry.head_dim)):
+            return reason
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: PerHead) -> Queries:

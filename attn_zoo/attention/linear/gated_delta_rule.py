@@ -74,6 +74,15 @@ class GatedDeltaRule(ChunkedMemory[Options]):
         super().__init__(geometry, options, implementation)
         self.forget = ForgetGate(geometry.heads)
 
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports at most 256
+        channels per head.
+        """
+        if implementation == "fla" and (reason := fla.too_wide(cls.card.name, geometry.head_dim)):
+            return reason
+        return super().refuses(implementation, geometry, options)
+
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: PerHead, strength: PerHead) -> Queries:
         """Return the outputs: apply the gated delta rule token by token."""
         query, key = unit_length(F.silu(query)) * query.shape[-1] ** -0.5, unit_length(F.silu(key))

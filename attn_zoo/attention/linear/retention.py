@@ -74,7 +74,8 @@ class Retention(ChunkedMemory[Options]):
     Differs: queries and keys are not rotated by position. Values are as wide as keys (twice as wide in RetNet). The paper's swish
         gate is left out; the layer's ``output_gate`` uses a sigmoid. The RMSNorm of the outputs runs over each head and has no
         learned scale; that of MiniMax-01 runs over all heads together. With ``rates=lightning``, every layer has the decays of
-        the first until ``join_layers`` is called on the model. The paper's form is causal; the bidirectional form adds the
+        the first until ``join_layers`` is called on the model. In a hybrid, l and L count the layers with retention only;
+        MiniMax-01 counts its layers with softmax attention, too. The paper's form is causal; the bidirectional form adds the
         outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
