@@ -31,6 +31,10 @@ FLAGS = (*MULTIRUN, "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them, such as ``model.dim`` below ``model``."""
+_TEXTS = ("records", "data.root", "weights.folder", "launcher.folder")
+"""Keys of a run whose values are text, also if they look like numbers: ``records=3.10`` is not the folder ``3.1``."""
+_OPTIONS = ("attention.", "task.", "dials.")
+"""Beginnings of the keys of options. Their values are converted to declared types later, as if they stood in brackets."""
 
 
 class Word(NamedTuple):
@@ -63,6 +67,10 @@ class Word(NamedTuple):
         if isinstance(self.value, RangeSweep) and not self.value.step:
             raise ValueError(f"the step of a range must not be 0; got {self.key}={self.text}. Give another step")
         return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
+
+    def as_text(self) -> Word:
+        """Return the word with its value as written if the value is a number or a truth value, and otherwise unchanged."""
+        return self._replace(value=self.text.strip()) if isinstance(self.value, int | float) else self
 
     def ends(self) -> list[Any]:
         """Return the two ends of an interval, or all values of another word."""
@@ -119,7 +127,9 @@ def read_word(word: str) -> Word:
     value = read.value()
     if read.package is not None or isinstance(value, Glob):
         raise ValueError(f"{word!a} must be of the form KEY=VALUE, without @ or *. Write every value: KEY=a,b")
-    return Word(read.key_or_group.replace("/", "."), read.get_value_string(), value, read.is_add() or read.is_force_add())
+    name, added = read.key_or_group.replace("/", "."), read.is_add() or read.is_force_add()
+    found = Word(name, read.get_value_string(), value, added)
+    return found.as_text() if name in _TEXTS or name.startswith(_OPTIONS) else found
 
 
 def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[Word]:
