@@ -57,7 +57,7 @@ class Word(NamedTuple):
         """Return the values of the word as a list. A range does not contain its end: ``range(1,4)`` gives 1, 2 and 3.
 
         Raises:
-            ValueError: the values are an interval, which cannot be listed.
+            ValueError: the values are an interval, which cannot be listed, or a range without values.
         """
         if not isinstance(self.value, Sweep):
             return [self.value]
@@ -66,15 +66,31 @@ class Word(NamedTuple):
             raise ValueError(f"{self.key}={self.text} {said}")
         if isinstance(self.value, RangeSweep) and not self.value.step:
             raise ValueError(f"the step of a range must not be 0; got {self.key}={self.text}. Give another step")
-        return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
+        if not (found := list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))):
+            raise ValueError(f"a range must have a value, but {self.key}={self.text} has none. range(1,4) gives 1, 2 and 3")
+        return found
 
     def as_text(self) -> Word:
         """Return the word with its value as written if the value is a number or a truth value, and otherwise unchanged."""
         return self._replace(value=self.text.strip()) if isinstance(self.value, int | float) else self
 
     def ends(self) -> list[Any]:
-        """Return the two ends of an interval, or all values of another word."""
-        return [self.value.start, self.value.end] if isinstance(self.value, IntervalSweep) else self.values()
+        """Return the two ends of an interval, or all values of another word.
+
+        Raises:
+            ValueError: nothing can be drawn from the interval, or the values cannot be listed (see ``values``).
+        """
+        if not isinstance(self.value, IntervalSweep):
+            return self.values()
+        start, end = self.value.start, self.value.end
+        if start > end:
+            raise ValueError(f"the first end of an interval must not be above the second; got {self.key}={self.text}. Swap them")
+        if "log" in self.value.tags and start <= 0:
+            raise ValueError(
+                f"an interval with a logarithmic scale must begin above 0; got {self.key}={self.text}. Leave out tag(log,...), or "
+                "begin above 0"
+            )
+        return [start, end]
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from run_helpers import zoo
 
 from attn_zoo import registry
-from attn_zoo.cli.job import with_tuning
+from attn_zoo.cli.job import searched_values, with_tuning
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
@@ -147,6 +147,18 @@ def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
         drawing.send([0.0] * 6)
     fewer = plan([space, "attention=linformer", "tuning.trials=2"]).study
     assert fewer is not None and next(draws(fewer)) == batch[:2] and fewer.id == study.id
+
+
+def test_a_search_may_try_the_default_of_an_option_that_specs_leave_out():
+    space = "+tuning.space={attention.sinks: 'choice(false,true)'}"
+    study = plan([space, "attention=softmax"]).study
+    assert study is not None
+    trials = [study.run_with(values).spec for values in next(draws(study))]
+    assert [spec.options.get("sinks") for spec in trials] == [None, True]
+    drawn = Tuning(study.id, study.space, trial=0)
+    assert [searched_values(spec, drawn) for spec in trials] == ["sinks=default", "sinks=True"]
+    turned = plan([space.replace("false,true", "true,false"), "attention=softmax"]).study
+    assert turned is not None and turned.id != study.id and plan([space, "attention=softmax"]).study.id == study.id
 
 
 def test_only_a_bracketed_search_has_a_second_seed():
