@@ -177,7 +177,7 @@ def run_command(words: Sequence[str]) -> int:
     """
     with in_words():
         if {"-h", "--help"} & set(words):
-            print(run_help([word for word in words if not word.startswith("-")]))
+            print(run_help([word for word in words if not word.startswith("-") or word in MULTIRUN]))
             return 0
         planned = plan([word for word in words if word != PLAN])
     if PLAN in words:

@@ -282,6 +282,11 @@ def _row_from(config: DictConfig) -> RowName:
     given, dials = _given(config.attention), _given(config.dials)
     for name, options in dials.items():
         known = [f.name for f in fields(registry.card(name).options)]
+        if not isinstance(options, dict):
+            raise ValueError(
+                f"dials.{name} is a group of options, so one of them must be named; got {options!r}. Write "
+                f"dials.{name}.OPTION=VALUE"
+            )
         for option in options:
             if option not in known:
                 raise UnknownNameError(f"option under 'dials.{name}'", option, known)
