@@ -129,6 +129,7 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     Args:
         several: True if the words may give several values for a key, as with ``-m``.
     """
+    given = list({word.key: word for word in given}.values())  # of words with the same key, the last counts
     fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
     config = changed(composed.config, fixed)
     settings = settings_from(config)

@@ -216,6 +216,9 @@ def objective(record: RunRecord | None) -> float:
 
 def _space(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
     """Return the range of each key: first the ranges on the command line, then those of the config."""
+    keys = [word.key for word in given]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise ValueError(f"{twice} must be given once; got one value in brackets and a range as a key. Leave one of them out")
     named = {_of_row(word.key, job.spec): word for word in given if not word.swept} | {word.key: word for word in given}
     typed = {key: word.text for key, word in named.items() if word.swept}
     usual = {**tuning.space, **_candidates(job, tuning)}
@@ -289,7 +292,8 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
         return
     known = [*(f"attention.{option}" for option in options), *(f"budget.{name}" for name in TUNABLE)]
     if key in ("attention", "task", "seed"):
-        why = f"{key} must be one value, because a study has one mechanism, one task and one seed. Use attn-zoo tune for several"
+        why = f"{key} must be one value, because a study has one mechanism, one task and one seed. "
+        why += "Train the best settings with attn-zoo tune seeds=A,B" if key == "seed" else "Use attn-zoo tune for several"
     elif group == "budget" and name in {f.name for f in fields(Budget)}:
         why = f"{key} cannot be searched, because it must be the same for all configurations of a table"
     else:

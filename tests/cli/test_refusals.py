@@ -130,6 +130,8 @@ WORDS = [
     # searches
     (f"{SEARCH} attention=linformer,softmax", f"attention {ONE_STUDY}"),
     (f"{SEARCH} seed=0,1", f"seed {ONE_STUDY}"),
+    (f"{TUNE} seed=0,1", "Train the best settings with attn-zoo tune seeds=A,B"),
+    (f"{SEARCH} attention=linear[feature_map=elu] attention.feature_map=elu,relu", "attention.feature_map must be given once"),
     (f"{SEARCH} budget.steps=10,20", "the same for all configurations of a table"),
     (f"{SEARCH} model.depth=1,2", "model.depth cannot be searched"),
     (f"{SEARCH} budget.learning_rate=interval(0,1)", "budget.learning_rate must be above 0"),

@@ -84,6 +84,7 @@ def test_a_folder_and_an_option_keep_the_text_that_was_typed(tmp_path):
     assert made.settings.records == "3.10"
     (spec,) = made.specs
     assert spec.task_options["length"] == 32 and spec.options["projected_lengths"] == "4"
+    assert plan(["task=listops", "seed=1,2", "seed=3"]).specs[0].seed == 3, "the last word with a key counts"
     (root,) = {job.locations["root"] for job in plan(["task=listops", "data.root=1_0"]).jobs}
     assert root == "1_0"
     assert measure.compose(["output=3.10", "dim=8"])[1] == {"output": "3.10", "dim": 8}
