@@ -253,6 +253,9 @@ def _candidates(job: Job, tuning: TuningConfig) -> dict[str, str]:
     for part in row.parts():
         prefix = f"{part.attention}." if row.is_hybrid else ""
         candidates: Mapping[str, Sequence[Any]] = tuning.dials.get(part.attention) or {}
+        if not isinstance(candidates, Mapping) or not all(isinstance(values, list) for values in candidates.values()):
+            key = f"tuning.dials.{part.attention}"
+            raise ValueError(f"{key} must have a list of values for each option; got {candidates!r}. Write {key}.OPTION=[A,B]")
         for option, values in candidates.items():
             fit = [value for value in values if _suits(replace(part, options={**part.options, option: value}), geometry)]
             if len(fit) > 1:

@@ -154,6 +154,7 @@ WORDS = [
         f"{SEARCH} tuning.sampler=grid budget.learning_rate=choice(0.1,0.2) budget.warmup_steps=range(4,8,0)",
         "the step of a range must not be 0",
     ),
+    (f"{SEARCH} attention=performer tuning.dials.performer.features=16", "Write tuning.dials.performer.OPTION=[A,B]"),
     (f"{BRACKETED} trials=3", "must search only budget.learning_rate"),
     (f"{BRACKETED} budget.until=steps", "with budget.until=steps"),
     (f"{BRACKETED} budget.schedule=cosine", "must go with budget.schedule=constant"),
