@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from itertools import count, product
 from pathlib import Path
@@ -41,6 +41,8 @@ from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import colours_here, columns, show, wrap
 
 PICTURE = "leaderboard.svg"
+_OF_THE_COMMAND = frozenset(each.name for each in fields(Settings))
+"""Keys, or groups of keys, of the whole command."""
 _OWN = ("seed", "implementation", "device", "precision")
 """Keys of a run that are not in a group such as ``budget``."""
 
@@ -131,6 +133,11 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     """
     given = list({word.key: word for word in given}.values())  # of words with the same key, the last counts
     fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
+    if whole := [word for word in swept if word.key.partition(".")[0] in _OF_THE_COMMAND]:
+        raise ValueError(
+            f"{whole[0].key}= must be one value, because all runs of a command share it; got {whole[0].key}={whole[0].text}. Put a "
+            "text with commas in quotes, also in the shell: 'KEY=\"A,B\"'"
+        )
     config = changed(composed.config, fixed)
     settings = settings_from(config)
     settings.check()
@@ -148,7 +155,14 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         configs = [config]
     jobs = list(map(job_from, configs))
     _check_weights(settings, jobs)
-    return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
+    made: dict[str, Job] = {}
+    for job in jobs:
+        if (other := made.setdefault(job.run_id, job)).locations != job.locations:
+            raise ValueError(
+                "the runs of a command must differ in more than the location of their data, because the id of a run does not name "
+                f"it; got {dict(other.locations)} and {dict(job.locations)}. Run one command for each, with its own records=FOLDER"
+            )
+    return Plan(tuple(made.values()), settings)
 
 
 def _check_weights(settings: Settings, jobs: Iterable[Job]) -> None:

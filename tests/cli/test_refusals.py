@@ -119,6 +119,10 @@ WORDS = [
     ("tune attention=none task=digits budget.steps=10 weights.after=[15]", "steps from 0 to budget.steps=10"),
     (f"{BRACKETED} weights.after=[48]", "steps from 0 to budget.steps=6"),
     ("run records=", "records= must name a folder"),
+    ("run records=a,b", "records= must be one value, because all runs of a command share it; got records=a,b. Put a text with"),
+    ("run -m records=a,b seed=1,2", "records= must be one value, because all runs of a command share it"),
+    ("run -m checkpoint.every=1,2", "checkpoint.every= must be one value, because all runs of a command share it"),
+    ("run -m task=listops data.root=a,b", "got {'root': 'a'} and {'root': 'b'}. Run one command for each"),
     ("run records=blocked/runs", "records=FOLDER"),
     # launchers
     ("run launcher=[1]", "launch= must be one of"),
