@@ -152,6 +152,7 @@ WORDS = [
     (f"{SEARCH} budget.learning_rate=interval(0.1,0.01)", "must not be above the second; got budget.learning_rate="),
     (f"{SEARCH} budget.weight_decay=tag(log,interval(0,0.1))", "must begin above 0; got budget.weight_decay=tag(log,"),
     (f"{SEARCH} tuning.trials=0", "an integer >= 1"),
+    ("run tuning.trials=4", "tuning.trials= must go with a search, but nothing is searched. Add experiment=tune, or leave"),
     (f"{SEARCH} tuning.sampler=random", "tuning.sampler must be 'grid' or 'tpe' or 'bracket'"),
     (f"{SEARCH} tuning.sampler=grid", "has infinitely many values"),
     (
