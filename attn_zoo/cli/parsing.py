@@ -156,6 +156,7 @@ def read_keys(
     found: dict[str, Any] = {}
     known = [*more, *(field.name for field in fields(kind))]
     lists = {field.name for field in fields(kind) if str(field.type).startswith("list")}
+    written = {field.name for field in fields(kind) if str(field.type) in ("str", "str | None")}
     for word in words:
         key, _, text = word.partition("=")
         if key in texts and text:
@@ -174,6 +175,8 @@ def read_keys(
             raise UnknownNameError(f"key of {owner or command}", key, known)
         if read.swept and key not in lists:
             raise ValueError(f"{key}= must be one value; got {word!r}. Give one value")
+        if key in written:
+            read = read.as_text()
         whole = key not in lists or read.value is None or isinstance(read.value, list)
         value = read.value if whole else read.values()
         if key == "attention":  # a row, which the command reads again

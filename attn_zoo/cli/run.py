@@ -9,7 +9,8 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
 from importlib import resources
 from itertools import count, product
 from pathlib import Path
@@ -25,6 +26,7 @@ from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher
 from attn_zoo.cli.progress import tracked
 from attn_zoo.cli.search import Study, bracket_rates, bracket_results, bracketed, draws, longer_id, objective, study_of, trial_of
 from attn_zoo.cli.words import MULTIRUN, Word, changed, job_from, read_run_words, settings_from, unfolded
+from attn_zoo.contract.options import left_out
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard import leaderboard, tables
 from attn_zoo.leaderboard.heat_picture import heat_map_svg
@@ -34,13 +36,15 @@ from attn_zoo.plugin_files import exported_plugins, plugin_words
 from attn_zoo.plugin_imports import apart
 from attn_zoo.process_state import flushed_denormals
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
-from attn_zoo.registry import attentions, build_task, not_causal, task_card, task_names
-from attn_zoo.rows import FORM
+from attn_zoo.registry import attentions, build_task, card, not_causal, task_card, task_names
+from attn_zoo.rows import FORM, RowName
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import colours_here, columns, show, wrap
 
 PICTURE = "leaderboard.svg"
+_OF_THE_COMMAND = frozenset(each.name for each in fields(Settings))
+"""Keys, or groups of keys, of the whole command."""
 _OWN = ("seed", "implementation", "device", "precision")
 """Keys of a run that are not in a group such as ``budget``."""
 
@@ -129,7 +133,13 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
     Args:
         several: True if the words may give several values for a key, as with ``-m``.
     """
+    given = list({word.key: word for word in given}.values())  # of words with the same key, the last counts
     fixed, swept = unfolded(word for word in given if not word.swept), [word for word in given if word.swept]
+    if whole := [word for word in swept if word.key.partition(".")[0] in _OF_THE_COMMAND]:
+        raise ValueError(
+            f"{whole[0].key}= must be one value, because all runs of a command share it; got {whole[0].key}={whole[0].text}. Put a "
+            "text with commas in quotes, also in the shell: 'KEY=\"A,B\"'"
+        )
     config = changed(composed.config, fixed)
     settings = settings_from(config)
     settings.check()
@@ -138,6 +148,8 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         shortest = bracketed(study, Trial(LOWER, rungs(study.base.budget.steps)[0])) if not study.trials else study.job
         _check_weights(settings, [shortest])
         return Plan((), settings, study)
+    if idle := [word.key for word in fixed if word.key.startswith("tuning.")]:
+        raise ValueError(f"{idle[0]}= must go with a search, but nothing is searched. Add experiment=tune, or leave {idle[0]}= out")
     if several or composed.several:
         parts = [(*composed.swept, *part.split()) for part in settings.sweeps or [""]]
         configs = [config for part in parts for config in _sweep(read_run_words(part), given, composed.config)]
@@ -147,7 +159,14 @@ def plan_runs(given: Sequence[Word], composed: Composed, *, several: bool = Fals
         configs = [config]
     jobs = list(map(job_from, configs))
     _check_weights(settings, jobs)
-    return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
+    made: dict[str, Job] = {}
+    for job in jobs:
+        if (other := made.setdefault(job.run_id, job)).locations != job.locations:
+            raise ValueError(
+                "the runs of a command must differ in more than the location of their data, because the id of a run does not name "
+                f"it; got {dict(other.locations)} and {dict(job.locations)}. Run one command for each, with its own records=FOLDER"
+            )
+    return Plan(tuple(made.values()), settings)
 
 
 def _check_weights(settings: Settings, jobs: Iterable[Job]) -> None:
@@ -177,7 +196,7 @@ def run_command(words: Sequence[str]) -> int:
     """
     with in_words():
         if {"-h", "--help"} & set(words):
-            print(run_help([word for word in words if not word.startswith("-")]))
+            print(run_help([word for word in words if not word.startswith("-") or word in MULTIRUN]))
             return 0
         planned = plan([word for word in words if word != PLAN])
     if PLAN in words:
@@ -232,9 +251,11 @@ def run_help(words: Sequence[str] = ()) -> str:
     spec, settings = planned.specs[0], planned.settings
     found = {"attention": attentions(), "task": task_names(), "experiment": _configs("experiment"), "launch": _configs("launch")}
     groups = "\n".join(_keys(name, names, ", ") for name, names in found.items())
+    prefixes = {name: f"{name}." * ("+" in spec.attention) for name in RowName(spec.attention).mechanisms}
+    options = {f"{prefix}{key}": value for name, prefix in prefixes.items() for key, value in _left_out(card(name).options).items()}
     parts = {
-        f"attention={spec.attention} with": _pairs("attention", spec.options),
-        f"task={spec.task} with": _pairs("task", spec.task_options),
+        f"attention={spec.attention} with": _pairs("attention", options | spec.options),
+        f"task={spec.task} with": _pairs("task", _left_out(task_card(spec.task).options) | spec.task_options),
         "network": _pairs("model", asdict(spec.model)),
         "training": [*_pairs("budget", asdict(spec.budget)), *_pairs("", {key: getattr(spec, key) for key in _OWN})],
         "command": [*_pairs("", asdict(settings)), *_UNSET],
@@ -273,6 +294,12 @@ def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:
         elif value not in (None, "", []):
             found.append(f"{name}={hydra_value(value)}")
     return found
+
+
+def _left_out(options: type) -> dict[str, Any]:
+    """Return the defaults of those options that a spec leaves out at their defaults, as plain data."""
+    defaults = {option.name: option.default for option in fields(options) if left_out(option, option.default)}
+    return {name: value.name if isinstance(value, Enum) else value for name, value in defaults.items()}
 
 
 def _keys(title: str, words: Sequence[str], between: str) -> str:

@@ -105,7 +105,9 @@ def study_of(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> Study:
     for each in jobs:
         if reason := refusal(each):
             raise RefusedSearchError(f"the search space holds settings that cannot be run: {reason}. Give a smaller range")
-    return replace(study, job=jobs[0], id=study_id(jobs[0].spec, space, task_card(job.spec.task).version))
+    given = {key.removeprefix("attention."): value for key, value in first.items() if key.startswith("attention.")}
+    spec = replace(jobs[0].spec, options={**jobs[0].spec.options, **given})  # with those that a spec leaves out at their defaults
+    return replace(study, job=jobs[0], id=study_id(spec, space, task_card(job.spec.task).version))
 
 
 def _refuse_bracket(space: Mapping[str, str], tuning: TuningConfig, base: RunSpec) -> None:
@@ -214,6 +216,9 @@ def objective(record: RunRecord | None) -> float:
 
 def _space(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> dict[str, str]:
     """Return the range of each key: first the ranges on the command line, then those of the config."""
+    keys = [word.key for word in given]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise ValueError(f"{twice} must be given once; got one value in brackets and a range as a key. Leave one of them out")
     named = {_of_row(word.key, job.spec): word for word in given if not word.swept} | {word.key: word for word in given}
     typed = {key: word.text for key, word in named.items() if word.swept}
     usual = {**tuning.space, **_candidates(job, tuning)}
@@ -248,6 +253,9 @@ def _candidates(job: Job, tuning: TuningConfig) -> dict[str, str]:
     for part in row.parts():
         prefix = f"{part.attention}." if row.is_hybrid else ""
         candidates: Mapping[str, Sequence[Any]] = tuning.dials.get(part.attention) or {}
+        if not isinstance(candidates, Mapping) or not all(isinstance(values, list) for values in candidates.values()):
+            key = f"tuning.dials.{part.attention}"
+            raise ValueError(f"{key} must have a list of values for each option; got {candidates!r}. Write {key}.OPTION=[A,B]")
         for option, values in candidates.items():
             fit = [value for value in values if _suits(replace(part, options={**part.options, option: value}), geometry)]
             if len(fit) > 1:
@@ -287,7 +295,8 @@ def _refuse_unsearchable(key: str, attention: str) -> None:
         return
     known = [*(f"attention.{option}" for option in options), *(f"budget.{name}" for name in TUNABLE)]
     if key in ("attention", "task", "seed"):
-        why = f"{key} must be one value, because a study has one mechanism, one task and one seed. Use attn-zoo tune for several"
+        why = f"{key} must be one value, because a study has one mechanism, one task and one seed. "
+        why += "Train the best settings with attn-zoo tune seeds=A,B" if key == "seed" else "Use attn-zoo tune for several"
     elif group == "budget" and name in {f.name for f in fields(Budget)}:
         why = f"{key} cannot be searched, because it must be the same for all configurations of a table"
     else:

@@ -87,7 +87,8 @@ def run_command(words: Sequence[str]) -> int:
         if carry_out(searched, command):
             return 1
         status = _with_best_settings(searched, asked.seeds, command) or status
-    _report(planned)
+    if planned[0].settings.report:
+        _report(planned)
     return status
 
 
@@ -129,7 +130,8 @@ def read_request(words: Sequence[str]) -> Request:
     for seed in (seeds := own.get("seeds", [])):
         check_seed(seed)
     named = "attention" in own
-    return Request(composed, tuple((row, task) for task, row in product(tasks, rows)), tuple(rest), tuple(seeds), named)
+    searches = tuple((row, task) for task, row in product(tasks, rows))
+    return Request(composed, searches, tuple(rest), tuple(dict.fromkeys(seeds)), named)
 
 
 @apart("a plugin", "when the runs were planned")
@@ -155,7 +157,8 @@ def plan_searches(asked: Request) -> list[Plan]:
         usual = range(1, MANY + 1) if bracketed else USUAL_SEEDS
         for taken in {seed, *([seed + SECOND_SEED] if bracketed else [])} & set(asked.seeds or usual):
             raise ValueError(f"seeds= must not include {taken}, because the trials use this seed. Choose other seeds")
-        found.append(planned)
+        if all(planned.study.id != other.study.id for other in found if other.study):  # a search that is named twice
+            found.append(planned)
     if not found:
         raise ValueError(refused[0])
     for reason in refused:

@@ -31,6 +31,10 @@ FLAGS = (*MULTIRUN, "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
 _PARTS = ("data", "model", "budget", "dials", "tuning", "checkpoint", "weights")
 """Keys of a run that have keys below them, such as ``model.dim`` below ``model``."""
+_TEXTS = ("records", "data.root", "weights.folder", "launcher.folder")
+"""Keys of a run whose values are text, also if they look like numbers: ``records=3.10`` is not the folder ``3.1``."""
+_OPTIONS = ("attention.", "task.", "dials.")
+"""Beginnings of the keys of options. Their values are converted to declared types later, as if they stood in brackets."""
 
 
 class Word(NamedTuple):
@@ -53,7 +57,7 @@ class Word(NamedTuple):
         """Return the values of the word as a list. A range does not contain its end: ``range(1,4)`` gives 1, 2 and 3.
 
         Raises:
-            ValueError: the values are an interval, which cannot be listed.
+            ValueError: the values are an interval, which cannot be listed, or a range without values.
         """
         if not isinstance(self.value, Sweep):
             return [self.value]
@@ -62,11 +66,31 @@ class Word(NamedTuple):
             raise ValueError(f"{self.key}={self.text} {said}")
         if isinstance(self.value, RangeSweep) and not self.value.step:
             raise ValueError(f"the step of a range must not be 0; got {self.key}={self.text}. Give another step")
-        return list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))
+        if not (found := list(map(_plain, self.value.list if isinstance(self.value, ChoiceSweep) else self.value.range()))):
+            raise ValueError(f"a range must have a value, but {self.key}={self.text} has none. range(1,4) gives 1, 2 and 3")
+        return found
+
+    def as_text(self) -> Word:
+        """Return the word with its value as written if the value is a number or a truth value, and otherwise unchanged."""
+        return self._replace(value=self.text.strip()) if isinstance(self.value, int | float) else self
 
     def ends(self) -> list[Any]:
-        """Return the two ends of an interval, or all values of another word."""
-        return [self.value.start, self.value.end] if isinstance(self.value, IntervalSweep) else self.values()
+        """Return the two ends of an interval, or all values of another word.
+
+        Raises:
+            ValueError: nothing can be drawn from the interval, or the values cannot be listed (see ``values``).
+        """
+        if not isinstance(self.value, IntervalSweep):
+            return self.values()
+        start, end = self.value.start, self.value.end
+        if start > end:
+            raise ValueError(f"the first end of an interval must not be above the second; got {self.key}={self.text}. Swap them")
+        if "log" in self.value.tags and start <= 0:
+            raise ValueError(
+                f"an interval with a logarithmic scale must begin above 0; got {self.key}={self.text}. Leave out tag(log,...), or "
+                "begin above 0"
+            )
+        return [start, end]
 
 
 def _plain(value: Any) -> Any:
@@ -119,7 +143,9 @@ def read_word(word: str) -> Word:
     value = read.value()
     if read.package is not None or isinstance(value, Glob):
         raise ValueError(f"{word!a} must be of the form KEY=VALUE, without @ or *. Write every value: KEY=a,b")
-    return Word(read.key_or_group.replace("/", "."), read.get_value_string(), value, read.is_add() or read.is_force_add())
+    name, added = read.key_or_group.replace("/", "."), read.is_add() or read.is_force_add()
+    found = Word(name, read.get_value_string(), value, added)
+    return found.as_text() if name in _TEXTS or name.startswith(_OPTIONS) else found
 
 
 def read_run_words(words: Iterable[str], further: Collection[str] = ()) -> list[Word]:
@@ -256,6 +282,11 @@ def _row_from(config: DictConfig) -> RowName:
     given, dials = _given(config.attention), _given(config.dials)
     for name, options in dials.items():
         known = [f.name for f in fields(registry.card(name).options)]
+        if not isinstance(options, dict):
+            raise ValueError(
+                f"dials.{name} is a group of options, so one of them must be named; got {options!r}. Write "
+                f"dials.{name}.OPTION=VALUE"
+            )
         for option in options:
             if option not in known:
                 raise UnknownNameError(f"option under 'dials.{name}'", option, known)

@@ -202,6 +202,8 @@ def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str,
     node = OmegaConf.structured(kind)
     OmegaConf.set_readonly(node, False)  # nodes of frozen dataclasses are read-only
     for name, value in loose.items():
+        if hints[name] is bool and str(value).lower() not in _TRUTHS:  # OmegaConf takes every number except 0 for true
+            raise ValueError(f"{owner}, option {name} must be {_KINDS[bool]}; got {value!r}")
         try:
             node[name] = value
         except OmegaConfBaseException as error:
@@ -243,4 +245,5 @@ def _kind_in_words(kind: Any) -> str:
 
 
 _KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", dict: "of the form {KEY: VALUE}"}
+_TRUTHS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
 _PLURALS = {int: "integers", float: "numbers", str: "texts"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,10 +106,10 @@ def difference(a: Sequence[RunRecord], b: Sequence[RunRecord], tolerance: float 
         tolerance: largest loss of score that does not count as worse; see ``TOLERANCE``.
 
     Raises:
-        ValueError: ``a`` or ``b`` has no record, or the tolerance is negative.
+        ValueError: ``a`` or ``b`` has no record, or the tolerance is negative, infinite or NaN.
     """
-    if tolerance < 0:
-        raise ValueError(f"the tolerance must be at least 0; got {tolerance}")
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(f"the tolerance must be at least 0 and finite; got {tolerance}")
     runs = [without_trials(records) for records in (a, b)]
     for name, found in zip("AB", runs, strict=True):
         if not found:

@@ -157,6 +157,7 @@ class Store:
 
         Raises:
             FileNotFoundError: there is no record.
+            NotADirectoryError: the root is a file.
             RecordError: the records are too many for one file, or a packed file is damaged; nothing is changed.
             OSError: the file cannot be written, or another process packs the folder; nothing is changed.
         """
@@ -179,6 +180,7 @@ class Store:
 
         Raises:
             FileNotFoundError: there is no packed file.
+            NotADirectoryError: the root is a file.
             RecordError: a packed file is damaged; nothing is changed.
             OSError: a file cannot be written, or another process packs the folder. The packed files remain until all records are
                 written.
@@ -204,6 +206,8 @@ class Store:
     def _alone(self) -> Iterator[tuple[list[Path], list[RunRecord], set[Path]]]:
         """Return a context in which no other process packs or unpacks this folder, because that would lose what this process
         writes. It yields the packed files, all records, and the files that are not complete records."""
+        if self.root.exists() and not self.root.is_dir():
+            raise NotADirectoryError(f"{str(self.root)!r} must be a folder, but is a file. Name the folder that holds the file")
         if not self.root.is_dir():
             raise FileNotFoundError(f"the folder {str(self.root)!r} does not exist. Name the folder that holds the records")
         with self.claim("packing") as ours:

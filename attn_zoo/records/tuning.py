@@ -73,9 +73,10 @@ def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str) -> str:
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """Return the value that a spec has for a searched key, such as ``budget.learning_rate``."""
+    """Return the value that a spec has for a searched key, such as ``budget.learning_rate``. For an option that specs leave out at
+    its default (``contract.options.added_later``), the value is the text ``default``."""
     group, name = _field(key)
-    return spec.to_dict()[group][name]
+    return spec.to_dict()[group].get(name, "default")
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:

@@ -55,6 +55,7 @@ class Checkpoint:
         """Id of a longer run that continues from the last step of this run; None if no longer run is planned."""
         self.environment: dict[str, Any] = {}
         """Environment of this part of the run, saved for the record of a resumed run."""
+        self._data: dict[str, Any] = {}
         self._found: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._saved_at = time.monotonic()
         self._complained = False
@@ -68,18 +69,29 @@ class Checkpoint:
                 return None
             self._found = _read(self.path, self.run_id)
         except CheckpointError as error:
-            renamed = self.path.with_name(f"{self.path.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}{UNUSED}")
-            try:
-                self.path.replace(renamed)
-            except OSError as rename_error:
-                return (
-                    f"its checkpoint cannot be used ({error}) or renamed ({rename_error.strerror}), so the run starts again from "
-                    "step 0"
-                )
-            return f"its checkpoint cannot be used ({error}) and was renamed to {renamed.name}, so the run starts again from step 0"
+            return f"its checkpoint {self._put_aside(str(error))}"
         _, facts = self._found
         where = f"step {facts['step']}{' of pretraining' if facts['pretraining'] else ''}"
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
+
+    def _put_aside(self, why: str) -> str:
+        """Rename the checkpoint, which cannot be used, and return the end of a sentence that says so."""
+        renamed = self.path.with_name(f"{self.path.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}{UNUSED}")
+        try:
+            self.path.replace(renamed)
+        except OSError as error:
+            return f"cannot be used ({why}) or renamed ({error.strerror}), so the run starts again from step 0"
+        return f"cannot be used ({why}) and was renamed to {renamed.name}, so the run starts again from step 0"
+
+    def begin(self, environment: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Note the environment of this part of the run, and the data that it has read: examples and digest of each split. If the
+        checkpoint that ``open`` read was saved with other data, rename it and print a message, so the run starts again.
+        """
+        self.environment, self._data = dict(environment), dict(data)
+        if self._found is not None and self._found[1].get("data") not in (None, self._data):  # None: saved by earlier code
+            self._found = None
+            told = self._put_aside("the data of the task have changed since it was written")
+            print(terminal(f"attn-zoo: the checkpoint {self.path.name} {told}"), file=sys.stderr)
 
     def is_past_pretraining(self) -> bool:
         """Return True if the checkpoint that ``open`` read was saved after pretraining."""
@@ -115,7 +127,7 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         tensors, facts = pack(training)
         try:
-            self._write(tensors, {**facts, "environment": self.environment})
+            self._write(tensors, {**facts, "environment": self.environment, "data": self._data})
         except (OSError, SafetensorError) as error:
             if not self._complained:
                 self._complained = True
@@ -129,7 +141,7 @@ class Checkpoint:
         """
         if self.longer is not None:
             heir = Checkpoint(self.path.parent, self.longer)
-            heir.environment = self.environment
+            heir.begin(self.environment, self._data)
             heir.save(training)
 
     def remove(self) -> None:

@@ -286,8 +286,6 @@ def _run(
     spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None, kept: KeptWeights | None
 ) -> None:
     found.environment = {**describe_environment(spec.device), "denormals_flushed": flushes_denormals()}
-    if checkpoint is not None:
-        checkpoint.environment = found.environment
     measure = measure_of(task.card.metric, task.spec)
     splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
     found.task_spec = task.spec
@@ -295,6 +293,8 @@ def _run(
     if task.card.distant is not None:
         members = task.slices("test")[task.card.distant]
         found.data["test"]["distant"] = int(members.reshape(len(members), -1).any(dim=1).sum())
+    if checkpoint is not None:
+        checkpoint.begin(found.environment, found.data)
     found.data_title = task.data_title
     found.criterion = task.criterion if spec.budget.until == "criterion" else None
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)

@@ -210,6 +210,7 @@ def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
         ([a, str(tmp_path / "empty")], "B must hold at least one record"),
         ([a, a, "--fail-on", "ugly"], "--fail-on must list some of worse, slower, larger"),
         ([a, a, "--tolerance", "-1"], "the tolerance must be at least 0"),
+        ([a, a, "--tolerance", "nan"], "the tolerance must be at least 0 and finite; got nan"),
     ):
         assert main(["diff", *words]) == 2
         assert message in capsys.readouterr().err

@@ -86,6 +86,11 @@ def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
     assert main(["run", "task=listops", "attention=linformer", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "task.length=" in printed and "attention.projected_length=" in printed
+    assert "attention.init=random" in printed and "attention.equalised=false" in printed, "also what a spec leaves out"
+    assert main(["run", "task=needle", "attention=linear+softmax", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "task.causal=true" in printed and "attention.softmax.sinks=false" in printed
+    assert main(["run", "-m", "task=listops", "seed=1,2", "--help"]) == 0, "a sweep has a help, too"
 
 
 STARTING = """

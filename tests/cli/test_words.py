@@ -10,6 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from attn_zoo.cli import measure
 from attn_zoo.cli.config import compose, in_words
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.words import changed, read_run_words, read_word, unfolded
@@ -57,6 +58,36 @@ def test_rows_in_brackets_are_a_list():
 )
 def test_values_of_a_sweep_are_plain_data(word, values):
     assert read_word(word).values() == values
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("records=3.10", "3.10"),
+        ("records=2026_11", "2026_11"),
+        ("data.root=1e3", "1e3"),
+        ("weights.folder=true", "true"),
+        ("task.title=1.10", "1.10"),
+        ("attention.name_of_option=007", "007"),
+        ("dials.linformer.projected_length=8", "8"),
+        ("task.path='a b'", "a b"),
+        ("attention.projected_length=null", None),
+        ("budget.steps=10", 10),
+    ],
+)
+def test_a_value_that_is_text_or_is_converted_later_is_the_text_as_written(word, value):
+    assert read_word(word).value == value
+
+
+def test_a_folder_and_an_option_keep_the_text_that_was_typed(tmp_path):
+    made = plan(["task=listops", "task.length=32", "records=3.10", "attention=linformer", "attention.projected_lengths=4"])
+    assert made.settings.records == "3.10"
+    (spec,) = made.specs
+    assert spec.task_options["length"] == 32 and spec.options["projected_lengths"] == "4"
+    assert plan(["task=listops", "seed=1,2", "seed=3"]).specs[0].seed == 3, "the last word with a key counts"
+    (root,) = {job.locations["root"] for job in plan(["task=listops", "data.root=1_0"]).jobs}
+    assert root == "1_0"
+    assert measure.compose(["output=3.10", "dim=8"])[1] == {"output": "3.10", "dim": 8}
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,14 @@ def test_a_damaged_packed_file_is_refused_whole(packed, capsys, damage):
     assert "Get the file again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("action", ["pack", "unpack"])
+def test_a_packed_file_in_place_of_its_folder_is_refused_in_words(action, packed, capsys):
+    before = packed.read_bytes()
+    assert main(["records", action, "--records", str(packed)]) == 2
+    assert "must be a folder, but is a file. Name the folder that holds the file" in capsys.readouterr().err
+    assert packed.read_bytes() == before
+
+
 @pytest.mark.docs
 def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -238,6 +239,23 @@ def test_a_checkpoint_of_a_plugin_that_has_changed_is_put_aside(tmp_path, monkey
     said = str(Checkpoint(folder, "known").open())
     assert "mine.py has changed since the checkpoint was written" in said and said.endswith("starts again from step 0")
     assert list(folder.glob(".known.checkpoint.*.unused"))
+
+
+def test_a_checkpoint_of_other_data_is_put_aside(images, tmp_path, capsys):
+    other = tmp_path / "images"
+    shutil.copytree(images, other)
+    (other / "train" / "stripes" / "0.png").unlink()
+    same = spec("softmax", "image_folder", task_options=IMAGES)
+    with pytest.raises(KeyboardInterrupt):
+        run(same, CutShort(4), {"path": str(images)}, Checkpoint(tmp_path, "known", every=3, minutes=0))
+    for folder, changed in ((images, False), (other, True)):
+        again = Checkpoint(tmp_path, "known", every=3, minutes=0)
+        assert str(again.open()).startswith("goes on after step")
+        with pytest.raises(KeyboardInterrupt):
+            run(same, CutShort(7), {"path": str(folder)}, again)
+        assert ("the data of the task have changed since it was written" in capsys.readouterr().err) == changed
+        assert bool(list(tmp_path.glob(".known.checkpoint.*.unused"))) == changed
+        assert (kept(again)[1]["resumed"] == []) == changed
 
 
 def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path):

@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from run_helpers import zoo
 
 from attn_zoo import registry
-from attn_zoo.cli.job import with_tuning
+from attn_zoo.cli import tune
+from attn_zoo.cli.job import searched_values, with_tuning
 from attn_zoo.cli.run import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
@@ -149,6 +150,18 @@ def test_a_grid_needs_no_optuna_and_draws_every_combination(monkeypatch):
     assert fewer is not None and next(draws(fewer)) == batch[:2] and fewer.id == study.id
 
 
+def test_a_search_may_try_the_default_of_an_option_that_specs_leave_out():
+    space = "+tuning.space={attention.sinks: 'choice(false,true)'}"
+    study = plan([space, "attention=softmax"]).study
+    assert study is not None
+    trials = [study.run_with(values).spec for values in next(draws(study))]
+    assert [spec.options.get("sinks") for spec in trials] == [None, True]
+    drawn = Tuning(study.id, study.space, trial=0)
+    assert [searched_values(spec, drawn) for spec in trials] == ["sinks=default", "sinks=True"]
+    turned = plan([space.replace("false,true", "true,false"), "attention=softmax"]).study
+    assert turned is not None and turned.id != study.id and plan([space, "attention=softmax"]).study.id == study.id
+
+
 def test_only_a_bracketed_search_has_a_second_seed():
     plan_searches(read_request(["attention=none", "task=digits", "seeds=1,1000"]))
 
@@ -164,6 +177,21 @@ def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(cap
 
 def rows(*words: str) -> list[str]:
     return [str(row) for row, _ in read_request(["task=mqar", *words]).searches]
+
+
+def test_a_search_and_a_seed_that_are_named_twice_count_once():
+    asked = read_request(["attention=none,none", "task=digits", "seeds=4,5,4"])
+    assert len(plan_searches(asked)) == 1 and asked.seeds == (4, 5)
+
+
+def test_no_table_is_printed_if_the_command_says_so(monkeypatch):
+    printed = list[int]()
+    monkeypatch.setattr(tune, "carry_out", lambda searched, command: 0)
+    monkeypatch.setattr(tune, "_with_best_settings", lambda searched, seeds, command: 0)
+    monkeypatch.setattr(tune, "_report", lambda planned: printed.append(len(planned)))
+    for word in ("report=false", "report=true"):
+        assert tune.run_command(["attention=none", "task=digits", word]) == 0
+    assert printed == [1]
 
 
 def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed():
