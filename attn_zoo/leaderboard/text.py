@@ -354,7 +354,9 @@ def _machines(tables: Sequence[Table]) -> list[str]:
 
 def _protocols(tables: Sequence[Table]) -> str:
     """Return the protocol and, for runs until the criterion, when a run ended."""
-    caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
-    ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
+    caps = [int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")]
+    run = "A run" if len(caps) == len(tables) else f"On {len(caps)} of {len(tables)} tasks, a run"
+    most = " or ".join(f"{cap:,}" for cap in sorted(set(caps)))
+    ended = f" {run} ends when it has learned the task, or after {most} steps." if caps else ""
     versions = sorted({table.protocol for table in tables})
     return f"The runs follow protocol{'s' * (len(versions) > 1)} {' and '.join(versions)}.{ended}"
