@@ -96,10 +96,10 @@ def optional(value: T | None, form: Callable[[T], str]) -> str:
 
 def training_length(budget: Mapping[str, Any]) -> str:
     """Return the length of training as text, such as ``400 steps of 64 examples``, with a remark if the learning rate is
-    constant.
+    constant. Runs until a criterion may end earlier.
     """
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
-    length = f"{steps} steps {examples}"
+    length = f"at most {steps:,} steps {examples}" if budget.get("until") == "criterion" else f"{steps} steps {examples}"
     if budget.get("seconds"):
         length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
     length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""

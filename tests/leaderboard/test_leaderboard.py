@@ -210,6 +210,12 @@ def test_seeds_that_draw_their_own_data_share_a_table_and_never_with_a_fixed_bud
     assert len(tables([*own[1:], other])) == 2, "other numbers of examples"
 
 
+def test_the_steps_of_runs_until_a_criterion_are_the_most_that_they_may_take():
+    until = Budget(schedule="constant", until="criterion", ceiling=1.0, steps=1200)
+    assert "; at most 1,200 steps of 64 examples at a constant" in render(tables([make_record(spec_budget=until)]), "github")
+    assert "; 400 steps of 64 examples; " in render(tables([make_record()]), "github")
+
+
 def drawn(digest: str) -> dict[str, dict[str, object]]:
     return {split: {"examples": 100, "digest": digest} for split in ("train", "valid", "test")}
 
