@@ -108,6 +108,16 @@ def training_length(budget: Mapping[str, Any]) -> str:
     )
 
 
+def digest_of(split: Mapping[str, Any], name: str, letters: int | None = None) -> str:
+    """Return the digest of a split of a table's data as text after ``name``. If each seed draws its own examples, say so instead.
+
+    Args:
+        letters: number of letters of the digest that are shown; None for all.
+    """
+    digest = split.get("digest", "?")
+    return "drawn anew by each seed" if digest is None else f"{name} {str(digest)[:letters]}"
+
+
 def beyond_sizes(model: Mapping[str, Any]) -> str:
     """Return text on special features of a network, such as a short convolution or a gate, with a comma before each. The text is
     empty if there are none, or if an older record does not state them."""
