@@ -254,6 +254,15 @@ def test_a_trained_model_is_judged_by_transplants():
     assert "not run: attn-zoo transplant" in as_text(recommend(Requirements(512, trained=True), []))
 
 
+@pytest.mark.parametrize(("feature_map", "cautioned"), [("silu", False), ("none", True)])
+def test_a_caution_names_no_option_that_the_mechanism_has_by_default(feature_map, cautioned):
+    facts = {"card": {"causal": False}, "spec_task_options": {"causal": False}, "spec_options": {"feature_map": feature_map}}
+    newer, older = records_of({"gated_linear": SURE}, "mqar", **facts), scored("gated_linear", SURE, "copying")
+    said = as_text(asked([*records("mqar"), *records("copying"), *newer, *older]))
+    assert "Try gated_linear (tiled)." in said
+    assert (f"gated_linear was scored with feature_map={feature_map}" in said) == cautioned
+
+
 def test_the_command_that_measures_has_the_sizes_that_were_asked_for():
     found = asked(records(linformer=SURE), "linformer[projected_length=64]", length=2048, width=512, heads=8, padding=True)
     said = as_text(found).replace(" \\\n   ", "")
