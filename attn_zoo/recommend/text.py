@@ -224,7 +224,8 @@ def _cautions(found: Answer) -> list[str]:
 
 
 def _scored_with(found: Answer, each: Candidate) -> Iterator[str]:
-    """Yield a caution if the records of a candidate have other options than it has."""
+    """Yield a caution if the records of a candidate have other options than it has, and one if some are from an earlier version of
+    the mechanism."""
     rows = [one.row for one in found.deciding(each) if one.row]
     other = {
         f"{key}={row.options[key]}" for row in rows for key, value in each.options.items() if row.options.get(key, value) != value
@@ -234,6 +235,8 @@ def _scored_with(found: Answer, each: Candidate) -> Iterator[str]:
         other |= {row.setting for row in rows if row.setting and _differs(row, own)}
     if other:
         yield f"{each.attention} was scored with {' and '.join(sorted(other))}"
+    if any(row.card["version"] < card(each.attention).version for row in rows):
+        yield f"some scores of {each.attention} are from an earlier version of it, which computed something different"
 
 
 def _differs(row: Row, own: Mapping[str, Any]) -> bool:
