@@ -109,9 +109,7 @@ def regime() -> str:
         told += "Training"
     told += " had a fixed number of steps, so a mechanism that learns late looks like one that never learns."
     if older := _older(tables):
-        told += (
-            f" Some results of {_all_of(older)} come from an earlier version of the mechanism, which computed something different."
-        )
+        told += f" {older}"
     if late := late_learners(tables, boards_of("profile3")):
         learned = [f"of {' and '.join(names)} learned {task}" for task, names in late.items()]
         told += (
@@ -121,10 +119,13 @@ def regime() -> str:
     return told
 
 
-def _older(tables: list[Table]) -> list[str]:
-    """Return the mechanisms that have changed what they compute since one of their runs."""
+def _older(tables: list[Table]) -> str:
+    """Return the sentence that names the mechanisms that have changed what they compute since one of their runs; empty without
+    any."""
     ran = {(row.attention, row.card["version"]) for table in tables for row in table.rows}
-    return sorted({f"`{name}`" for name, version in ran if version < card(name).version})
+    names = sorted({f"`{name}`" for name, version in ran if version < card(name).version})
+    said = f"Some results of {_all_of(names)} come from an earlier version of the mechanism, which computed something different."
+    return said if names else ""
 
 
 def late_learners(fixed: Sequence[Table], criterion: Sequence[Table]) -> dict[str, list[str]]:
@@ -220,7 +221,7 @@ def _trial(record: RunRecord | None, chosen: bool) -> str:
 
 
 def trust() -> str:
-    """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data and device."""
+    """Return what the verdicts of the profile rest on: lengths, width, seeds, controls, data, device and versions."""
     tables = profile_boards()
     ((dim, depth, heads),) = {tuple(table.model[name] for name in ("dim", "depth", "heads")) for table in tables}
     rows = [row for table in tables for row in table.rows]
@@ -240,5 +241,6 @@ def trust() -> str:
         "Data": f"The data of the tasks are {' or '.join(sorted({table.data_title for table in tables}))}. Each score was computed "
         f"on {tested[0]:,} to {tested[-1]:,} test examples.",
         "Device": f"All runs used {' and '.join(sorted({f'{t.precision} on the {t.device.upper()}' for t in tables}))}.",
+        "Versions": _older(tables),
     }
-    return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items())
+    return "\n".join(f"- **{name}**: {fact}" for name, fact in facts.items() if fact)

@@ -351,11 +351,12 @@ def about(row: Row, table: Table, where: str = "") -> str:
     return "; ".join([*parts, seed_count([len(row.seeds)]), *map(str, row.failures)])
 
 
-def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
+def footnotes(found: HeatMap, leads: str = "Bold", small: bool = True) -> list[str]:
     """Return the sentences below the heat map, which explain how to read it.
 
     Args:
         leads: word or sign that marks the best mechanism on a task.
+        small: False if the heat map is shown without the small figures, which then are not explained.
     """
     cells = [cell for line in found.lines for cell in line.cells]
     rows = [cell.row for cell in cells if cell.row]
@@ -364,11 +365,11 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         notes.append(f"{leads}: the best on a task. The task's own table shows which others are {Verdict.TIED}.")
     else:
         notes.append(f"{leads}: the best mean on a task; no significance test was possible.")
-    if any(row.steps_to_90 for row in rows):
+    if small and any(row.steps_to_90 for row in rows):
         notes.append(
             "Small figures: the median number of steps to 90 % of the ceiling. If only some seeds learned the task: how many did."
         )
-    if any(row.test and row.test.half_width is not None and not row.steps_to_90 for row in rows):
+    if small and any(row.test and row.test.half_width is not None and not row.steps_to_90 for row in rows):
         notes.append("±: half of the 95 % interval of the mean.")
     if any(cell.shade for cell in cells):
         notes.append("Mechanisms run in the same directions (bidirectional, causal) stand together, the darkest mean shade first.")
@@ -376,7 +377,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in reasons.items()]
     if any(not column.table.higher_is_better for column in found.columns):
         notes.append("↓: lower is better.")
-    if any(row.test and row.failures for row in rows):
+    if small and any(row.test and row.failures for row in rows):
         notes.append("2/3: two of three seeds have a score.")
     if tuned := sorted({key for row in rows if row.tuning for key in row.tuning.space}):
         notes.append(f"Each row has its own {', '.join(tuned)}, chosen by validation score.")

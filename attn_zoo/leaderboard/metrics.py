@@ -96,16 +96,26 @@ def optional(value: T | None, form: Callable[[T], str]) -> str:
 
 def training_length(budget: Mapping[str, Any]) -> str:
     """Return the length of training as text, such as ``400 steps of 64 examples``, with a remark if the learning rate is
-    constant.
+    constant. Runs until a criterion may end earlier.
     """
     steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
-    length = f"{steps} steps {examples}"
+    length = f"at most {steps:,} steps {examples}" if budget.get("until") == "criterion" else f"{steps} steps {examples}"
     if budget.get("seconds"):
         length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
     length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""
     return length + (
         f", after {budget['pretrain_steps']} steps of pretraining on masked tokens" if budget.get("pretrain_steps") else ""
     )
+
+
+def digest_of(split: Mapping[str, Any], name: str, letters: int | None = None) -> str:
+    """Return the digest of a split of a table's data as text after ``name``. If each seed draws its own examples, say so instead.
+
+    Args:
+        letters: number of letters of the digest that are shown; None for all.
+    """
+    digest = split.get("digest", "?")
+    return "drawn anew by each seed" if digest is None else f"{name} {str(digest)[:letters]}"
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:

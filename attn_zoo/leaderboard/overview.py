@@ -102,7 +102,8 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     strips = _strips(found, heads, True, bool(colours))
     names = _names(found, max(_NAME, width - 1 - sum(map(_width, strips))))
     room = width - 1 - max(map(len, names))
-    if sum(map(_width, strips)) > room:
+    small = sum(map(_width, strips)) <= room
+    if not small:
         heads = _heads(found, 6)
         strips = _strips(found, heads, False, bool(colours))
     blocks: list[list[Strip]] = [[]]
@@ -121,7 +122,7 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
         f"{head:<{room}}  {column.title}, {column.metric}; {column.table.data_title}"
         for head, column in zip(heads, found.columns, strict=True)
     ]
-    notes = footnotes(found, "Bold" if colours else "*") + ([] if colours else ["<: no better than the best control."])
+    notes = footnotes(found, "Bold" if colours else "*", small) + ([] if colours else ["<: no better than the best control."])
     return f"{drawn}\n\n{lines([*legend, *notes], 'terminal')}"
 
 

@@ -181,6 +181,11 @@ def shared_task_options(run: RunRecord) -> Mapping[str, Any]:
     return {name: value for name, value in run.spec.task_options.items() if name != "data_seed" or not draws_by_seed(run)}
 
 
+def _shared_data(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
+    """Return the facts about the data that all seeds of a table share. If each seed draws its own data, the digests are None."""
+    return {name: {**part, "digest": None} for name, part in run.data.items()} if draws_by_seed(run) else run.data
+
+
 def _data_key(run: RunRecord) -> str:
     """Return text that is equal for runs on the same data. If each seed draws its own data, the text is equal for the same number
     of examples."""
@@ -222,7 +227,7 @@ def _table(
     return Table(
         task=whole.task_card,
         task_options=shared_task_options(whole),
-        data=whole.data,
+        data=_shared_data(whole),
         model={**whole.spec.model.to_dict(), "heads": _usual_heads(firsts)},
         budget=_shared_budget(whole),
         protocol=whole.protocol,

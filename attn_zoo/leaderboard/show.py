@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attn_zoo.escapes import terminal
-from attn_zoo.leaderboard.metrics import estimated, figure, unit, verdict_sentence
+from attn_zoo.leaderboard.metrics import digest_of, estimated, figure, unit, verdict_sentence
 from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.table import Row, Table
@@ -98,7 +98,7 @@ def _data(table: Table) -> str:
     part = table.data.get("test")
     if part is None:
         return f"{table.data_title}; never read, because no run got that far"
-    return f"{table.data_title}; test of {part.get('examples', '?'):,} examples, SHA-256 {part.get('digest', '?')}"
+    return f"{table.data_title}; test of {part.get('examples', '?'):,} examples, {digest_of(part, 'SHA-256')}"
 
 
 def _code(record: RunRecord) -> str:

@@ -287,6 +287,7 @@ class Table:
     """The task's card as it was recorded."""
     task_options: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
+    """Facts about each split, such as the number of its examples. A digest is None if each seed draws its own examples."""
     model: Mapping[str, Any]
     """Settings of the network around the mechanism. The number of heads is the one that most rows have."""
     budget: Mapping[str, Any]

@@ -15,7 +15,7 @@ from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.columns import COLUMNS, columns
 from attn_zoo.leaderboard.compare import ORDERS, ordered
 from attn_zoo.leaderboard.data import as_csv, as_json
-from attn_zoo.leaderboard.metrics import beyond_sizes, figure, optional, spent, training_length, unit
+from attn_zoo.leaderboard.metrics import beyond_sizes, digest_of, figure, optional, spent, training_length, unit
 from attn_zoo.leaderboard.rank import tables
 from attn_zoo.leaderboard.table import COSTS, Row, Table, Verdict, titles
 from attn_zoo.records import Store
@@ -237,7 +237,7 @@ def table_notes(table: Table) -> list[str]:
     notes.append(f"data: {table.data_title}")
     notes.append(
         f"task options {changed}; {_network(table)}; {training_length(table.budget)}; {table.precision} on {table.device}; "
-        f"test split of {test.get('examples', '?')} examples, digest {str(test.get('digest', '?'))[:8]}"
+        f"test split of {test.get('examples', '?')} examples, {digest_of(test, 'digest', 8)}"
     )
     return notes
 
@@ -354,7 +354,9 @@ def _machines(tables: Sequence[Table]) -> list[str]:
 
 def _protocols(tables: Sequence[Table]) -> str:
     """Return the protocol and, for runs until the criterion, when a run ended."""
-    caps = sorted({int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")})
-    ended = f" A run ends when it has learned the task, or after {' or '.join(f'{cap:,}' for cap in caps)} steps." if caps else ""
+    caps = [int(table.budget["steps"]) for table in tables if table.budget.get("ceiling")]
+    run = "A run" if len(caps) == len(tables) else f"On {len(caps)} of {len(tables)} tasks, a run"
+    most = " or ".join(f"{cap:,}" for cap in sorted(set(caps)))
+    ended = f" {run} ends when it has learned the task, or after {most} steps." if caps else ""
     versions = sorted({table.protocol for table in tables})
     return f"The runs follow protocol{'s' * (len(versions) > 1)} {' and '.join(versions)}.{ended}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
+from attn_zoo.contract import plain_options
 from attn_zoo.grouping import grouped
 from attn_zoo.leaderboard.compare import BASELINE
 from attn_zoo.leaderboard.statistics import CONFIDENCE
+from attn_zoo.leaderboard.table import Row
 from attn_zoo.leaderboard.text import Grid, lines, tabulated
 from attn_zoo.recommend.answer import Answer
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.commands import evidence_command, measure_command, own_task_command
 from attn_zoo.recommend.needs import ACCEPT
 from attn_zoo.recommend.verdicts import Judged
-from attn_zoo.registry import card
+from attn_zoo.registry import attention_options, card
 from attn_zoo.terminal import COLUMNS as WIDTH
 from attn_zoo.terminal import byte_count, fit, paragraph, shell, short
 
@@ -221,14 +224,26 @@ def _cautions(found: Answer) -> list[str]:
 
 
 def _scored_with(found: Answer, each: Candidate) -> Iterator[str]:
-    """Yield a caution if the records of a candidate have other options than it has."""
+    """Yield a caution if the records of a candidate have other options than it has, and one if some are from an earlier version of
+    the mechanism."""
     rows = [one.row for one in found.deciding(each) if one.row]
     other = {
         f"{key}={row.options[key]}" for row in rows for key, value in each.options.items() if row.options.get(key, value) != value
     }
-    other |= {row.setting for row in rows if row.setting and not each.options}
+    if not each.options:
+        own = plain_options(attention_options(card(each.attention), found.required.geometry, {}))
+        other |= {row.setting for row in rows if row.setting and _differs(row, own)}
     if other:
         yield f"{each.attention} was scored with {' and '.join(sorted(other))}"
+    if any(row.card["version"] < card(each.attention).version for row in rows):
+        yield f"some scores of {each.attention} are from an earlier version of it, which computed something different"
+
+
+def _differs(row: Row, own: Mapping[str, Any]) -> bool:
+    """Return True if the setting of a row names other options than ``own``. A setting may also name an option that has its default
+    value, if records of an earlier version of the mechanism lack this option."""
+    named = {word.partition("=")[0] for word in row.setting.split()} & row.options.keys()
+    return not named or any(row.options[name] != own.get(name) for name in named)
 
 
 def _evidence(found: Answer) -> Iterator[str]:

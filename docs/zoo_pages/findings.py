@@ -11,6 +11,7 @@ from attn_zoo.leaderboard.heatmap import LENGTH
 from attn_zoo.leaderboard.metrics import estimated, score, unit
 from attn_zoo.recommend.candidates import percentage
 from attn_zoo.recommend.verdicts import Ability, Judged, Judgement, judge, recorded_shares
+from attn_zoo.registry import card
 from attn_zoo.terminal import byte_count
 
 _CLAUSES: Mapping[Judged, str] = {
@@ -63,11 +64,14 @@ def _head(ability: Ability, verdict: Judgement) -> str:
 
 
 def _scores(ability: Ability, verdict: Judgement) -> str:
-    """Return the name and score of a task, with the scores of softmax and of the best control."""
+    """Return the name and score of a task, with the scores of softmax and of the best control. A score of an earlier version of the
+    mechanism is marked."""
     table, row, softmax = ability.table, verdict.row, ability.softmax
     assert row is not None
     percent = unit(table, " %")
     parts = [f"{verdict.at}: {score(row, table)}{percent * (row.test is not None)}"]
+    if row.card["version"] < card(row.attention).version:
+        parts[0] += " (an earlier version of it, which computed something different)"
     if softmax and row.attention != BASELINE:
         parts.append(f"softmax {estimated(softmax.test, table)}{percent}")
     best = table.control_row

@@ -106,6 +106,14 @@ def test_sentences_count_out_of_the_tasks_that_were_run():
     assert told(found, "softmax")[0].sentence == "It is better than the best control on 3 of the 3 tasks that it was run on."
 
 
+def test_scores_of_an_earlier_version_are_marked():
+    for version, marked in ((1, True), (card("gated_linear").version, False)):
+        made = records_of({"softmax": (0.9, 0.91, 0.92), "uniform": (0.2, 0.21, 0.22)}, "mqar")
+        made += records_of({"gated_linear": (0.9, 0.91, 0.92)}, "mqar", spec_attention_version=version)
+        ((line,),) = [line.tasks for line in told(abilities(tables(made)), "gated_linear")]
+        assert ("91.0 ± 2.5 % (an earlier version of it, which computed something different), softmax" in line) == marked
+
+
 def test_the_recorded_cost_has_the_state_on_the_longest_causal_task():
     made = []
     for task, length, flops, state in (("mqar", 64, 4, 512), ("copying", 128, 10, 1024)):

@@ -131,6 +131,15 @@ def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
     assert all(title in written for title in titles), "short heads are explained"
 
 
+@pytest.mark.parametrize(("tasks", "room"), [(2, True), (12, False)])
+def test_the_terminal_explains_small_figures_only_if_it_has_room_for_them(tasks, room):
+    written = heat_map_text(heat_map(tables(synthetic_records(tasks=tasks, mechanisms=20))))
+    assert bool(re.search(r"±\d", written)) == room
+    assert ("±: half of the 95 % interval" in written) == room
+    written = heat_map_text(heat_map(tables(until_criterion("softmax", (900, None, 1300)))))
+    assert "2/3" in written and "Small figures: the median number of steps" in written
+
+
 def test_a_causal_task_is_not_applicable_to_a_mechanism_without_a_causal_form():
     records = [
         make_record("softmax"),

@@ -8,6 +8,7 @@ import pytest
 from make import PERPLEXITY, make_record, records_of
 
 from attn_zoo.leaderboard import estimate, leaderboard, render, tables
+from attn_zoo.leaderboard.show import describe
 from attn_zoo.leaderboard.table import titles
 from attn_zoo.records import Budget, ModelSpec, Store
 
@@ -208,6 +209,16 @@ def test_seeds_that_draw_their_own_data_share_a_table_and_never_with_a_fixed_bud
     assert dict(second.task_options) == {"size": 8}
     other = replace(own[0], data={split: {**part, "examples": 50} for split, part in drawn("1").items()})
     assert len(tables([*own[1:], other])) == 2, "other numbers of examples"
+    assert "test split of 100 examples, digest 1" in render([first], "latex")
+    assert "test split of 100 examples, drawn anew by each seed" in render([second], "latex")
+    assert "test of 100 examples, drawn anew by each seed" in " ".join(describe(second, second.rows[0]).split())
+    assert dict(second.data["test"]) == {"examples": 100, "digest": None}, "no digest is that of all seeds"
+
+
+def test_the_steps_of_runs_until_a_criterion_are_the_most_that_they_may_take():
+    until = Budget(schedule="constant", until="criterion", ceiling=1.0, steps=1200)
+    assert "; at most 1,200 steps of 64 examples at a constant" in render(tables([make_record(spec_budget=until)]), "github")
+    assert "; 400 steps of 64 examples; " in render(tables([make_record()]), "github")
 
 
 def drawn(digest: str) -> dict[str, dict[str, object]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import make_record, records_of, stored
+from make import make_record, records_of, stored, until_criterion
 
 from attn_zoo.cli.leaderboard import budgets
 from attn_zoo.cli.main import main
@@ -120,6 +120,14 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
     assert settings.startswith("- data: ") and COLUMNS_PAGE in marks and protocol.startswith("- The runs follow protocol ")
     both = render([table, *tables([make_record(task="mqar", protocol="1.0")])], "github")
     assert f"The runs follow protocols 1.0 and {table.protocol}." in both
+
+
+def test_the_legend_says_on_how_many_tasks_a_run_ends_when_it_has_learned_the_task():
+    newer, older = until_criterion("softmax", (900, 1300)), [make_record(task="mqar")]
+    ends = "run ends when it has learned the task, or after 400 steps"
+    assert f". A {ends}." in render(tables(newer), "github")
+    assert f". On 1 of 2 tasks, a {ends}." in render(tables([*newer, *older]), "github")
+    assert "run ends" not in render(tables(older), "github")
 
 
 @pytest.mark.process

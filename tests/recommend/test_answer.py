@@ -22,7 +22,7 @@ from attn_zoo.recommend.commands import evidence_command, evidence_length
 from attn_zoo.recommend.needs import NEEDS
 from attn_zoo.recommend.text import NO_EVIDENCE, as_text, code, use_line, use_table
 from attn_zoo.records import Budget, RunRecord
-from attn_zoo.registry import build_task, make_options, task_card, task_names
+from attn_zoo.registry import build_task, card, make_options, task_card, task_names
 from attn_zoo.rows import rows_of
 
 TRANSPLANT = json.loads(reference.TRANSPLANT.read_text(encoding="utf-8"))
@@ -252,6 +252,23 @@ def test_a_trained_model_is_judged_by_transplants():
     assert caution in " ".join(as_text(lenient).split()), "the code builds another size and start"
     assert "no cheaper mechanism has 3 seeds on every task" in as_text(of(length=2))
     assert "not run: attn-zoo transplant" in as_text(recommend(Requirements(512, trained=True), []))
+
+
+@pytest.mark.parametrize(("feature_map", "cautioned"), [("silu", False), ("none", True)])
+def test_a_caution_names_no_option_that_the_mechanism_has_by_default(feature_map, cautioned):
+    facts = {"card": {"causal": False}, "spec_task_options": {"causal": False}, "spec_options": {"feature_map": feature_map}}
+    newer, older = records_of({"gated_linear": SURE}, "mqar", **facts), scored("gated_linear", SURE, "copying")
+    said = as_text(asked([*records("mqar"), *records("copying"), *newer, *older]))
+    assert "Try gated_linear (tiled)." in said
+    assert (f"gated_linear was scored with feature_map={feature_map}" in said) == cautioned
+
+
+@pytest.mark.parametrize(("version", "cautioned"), [(1, True), (2, False)])
+def test_a_caution_names_a_mechanism_whose_scores_are_from_an_earlier_version(version, cautioned):
+    assert card("gated_linear").version == 2
+    said = as_text(asked([*records(), *scored("gated_linear", SURE, spec_attention_version=version)]))
+    assert "Try gated_linear (tiled)." in said
+    assert ("some scores of gated_linear are from an earlier version of it" in " ".join(said.split())) == cautioned
 
 
 def test_the_command_that_measures_has_the_sizes_that_were_asked_for():

@@ -13,6 +13,7 @@ from attn_zoo.leaderboard.heatmap import Column as HeatColumn
 from attn_zoo.leaderboard.literature import anchor_beside, anchor_line, literature, printed
 from attn_zoo.leaderboard.metrics import (
     beyond_sizes,
+    digest_of,
     estimated,
     figure,
     is_share,
@@ -209,7 +210,7 @@ def facts_data(found: HeatMap) -> list[Mapping[str, Any]]:
             ("budget", f"{training_length(budget)}; {rates}"),
             ("task version", task["version"]),
             *(
-                (f"{split} split", f"{d.get('examples', 0):,} examples, SHA-256 {d.get('digest', '-')}")
+                (f"{split} split", f"{d.get('examples', 0):,} examples, {digest_of(d, 'SHA-256')}")
                 for split, d in table.data.items()
             ),
             *((f"equal {board.cost}", f"{spent(board.cost, board.budget)} ({board.rule})") for board in boards),
