@@ -254,8 +254,8 @@ def run_help(words: Sequence[str] = ()) -> str:
     prefixes = {name: f"{name}." * ("+" in spec.attention) for name in RowName(spec.attention).mechanisms}
     options = {f"{prefix}{key}": value for name, prefix in prefixes.items() for key, value in _left_out(card(name).options).items()}
     parts = {
-        f"attention={spec.attention} with": _pairs("attention", options | spec.options),
-        f"task={spec.task} with": _pairs("task", _left_out(task_card(spec.task).options) | spec.task_options),
+        f"attention={spec.attention} with": _pairs("attention", {**options, **spec.options}),
+        f"task={spec.task} with": _pairs("task", {**_left_out(task_card(spec.task).options), **spec.task_options}),
         "network": _pairs("model", asdict(spec.model)),
         "training": [*_pairs("budget", asdict(spec.budget)), *_pairs("", {key: getattr(spec, key) for key in _OWN})],
         "command": [*_pairs("", asdict(settings)), *_UNSET],

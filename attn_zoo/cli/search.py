@@ -105,8 +105,8 @@ def study_of(job: Job, tuning: TuningConfig, given: Sequence[Word]) -> Study:
     for each in jobs:
         if reason := refusal(each):
             raise RefusedSearchError(f"the search space holds settings that cannot be run: {reason}. Give a smaller range")
-    given = {key.removeprefix("attention."): value for key, value in first.items() if key.startswith("attention.")}
-    spec = replace(jobs[0].spec, options={**jobs[0].spec.options, **given})  # with those that a spec leaves out at their defaults
+    taken = {key.removeprefix("attention."): value for key, value in first.items() if key.startswith("attention.")}
+    spec = replace(jobs[0].spec, options={**jobs[0].spec.options, **taken})  # with those that a spec leaves out at their defaults
     return replace(study, job=jobs[0], id=study_id(spec, space, task_card(job.spec.task).version))
 
 

@@ -142,7 +142,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     Raises:
         ValueError: a word is wrong, or a mechanism on the command line does not support the task.
     """
-    found, refused = [], []
+    found, refused = list[Plan](), list[str]()
     for row, task in asked.searches:
         try:
             named = [Word("attention", str(row), row), Word("task", task, task)]

@@ -82,7 +82,8 @@ class Word(NamedTuple):
         """
         if not isinstance(self.value, IntervalSweep):
             return self.values()
-        start, end = self.value.start, self.value.end
+        ends: list[Any] = [self.value.start, self.value.end]
+        start, end = ends
         if start > end:
             raise ValueError(f"the first end of an interval must not be above the second; got {self.key}={self.text}. Swap them")
         if "log" in self.value.tags and start <= 0:
@@ -90,7 +91,7 @@ class Word(NamedTuple):
                 f"an interval with a logarithmic scale must begin above 0; got {self.key}={self.text}. Leave out tag(log,...), or "
                 "begin above 0"
             )
-        return [start, end]
+        return ends
 
 
 def _plain(value: Any) -> Any:
