@@ -175,7 +175,7 @@ class Mqar(SyntheticTask):
         """Name of the validation examples, whose score can decide when a run ends. They have as many pairs as training examples;
         test examples can have more."""
         o = self.options
-        return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else "validation"
+        return f"validation, with {o.fewest_pairs} to {o.pairs} pairs" if self._ladder() else super().criterion
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Return one mask of the examples for each number of pairs that a test example can have, or none if ``most_pairs`` is 0."""

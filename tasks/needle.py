@@ -139,7 +139,7 @@ class Needle(SyntheticTask):
     def criterion(self) -> str:
         """Name of the validation examples, whose score can decide when a run ends. They are as long as training examples; test
         examples can be longer."""
-        return f"validation, with {self.options.length} tokens"
+        return f"validation, with {self.options.length} tokens" if self.options.longer > 1 else super().criterion
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Return a mask of the examples for each combination of hay and length."""

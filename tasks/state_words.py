@@ -128,7 +128,8 @@ class StateWords(SyntheticTask):
     def criterion(self) -> str:
         """Name of the validation examples, whose score can decide when a run ends. They are as long as training examples; test
         examples can be longer."""
-        return f"validation, with words of {self.options.length} elements"
+        o = self.options
+        return f"validation, with words of {o.length} elements" if o.length < o.test_length else super().criterion
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
         """Return masks of ranges of positions: up to ``length``, from there to 2 × ``length``, from there to 4 × ``length``, and so

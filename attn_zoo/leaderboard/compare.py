@@ -3,9 +3,11 @@
 Two rows are compared by Welch's t test on their test scores over seeds. The standard deviation of a row is assumed to be at
 least the binomial error of the test set.
 
-Some tasks are trained until a criterion, which is 99 % of the highest possible score. If both rows reached it with all seeds, the
-test compares steps instead of scores: the logarithms of the steps until the validation score was 90 % of the highest possible
-score. The standard deviation of these steps is assumed to be at least the number of steps between two validations.
+Some tasks are trained until a criterion, which is 99 % of the highest possible validation score. If both rows reached it with all
+seeds, the test compares steps instead of scores: the logarithms of the steps until the validation score was 90 % of the highest
+possible score. The standard deviation of these steps is assumed to be at least the number of steps between two validations. If test
+examples differ in kind from validation examples, as longer inputs do, the test compares scores, because these can differ between
+rows that reached the criterion.
 
 Every row is compared with the best row, with softmax and with the best control. The p values are corrected for the number of all
 these comparisons on a task (Holm 1979).
@@ -19,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from attn_zoo.checks import check_text
+from attn_zoo.contract.task import ALIKE
 from attn_zoo.leaderboard.statistics import CONFIDENCE, SMALLEST, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict, best_on_validation
 
@@ -81,10 +84,12 @@ def _tested(one: Row, other: Row) -> tuple[Estimate, Estimate | None, float]:
 
 
 def _logarithms(row: Row) -> list[float] | None:
-    """Return the logarithms of the steps to 90 % if the row reached the criterion with all seeds, else None."""
+    """Return the logarithms of the steps to 90 % if the row reached the criterion with all seeds, and if the task tests examples of
+    the kind on which the criterion was reached. Otherwise return None."""
     steps = [run.steps_to_90 for run in row.runs if run.steps_to_90]
     whole = row.learned is not None and row.learned.count == row.learned.of == len(steps)
-    return [math.log(count) for count in steps] if whole else None
+    alike = all(run.task_card.get("criterion", ALIKE) == ALIKE for run in row.runs)
+    return [math.log(count) for count in steps] if whole and alike else None
 
 
 def _interval(row: Row, logarithms: Sequence[float]) -> float:
@@ -107,8 +112,8 @@ def _comparison(one: Row, other: Row, score: Estimate, ratio: Estimate | None, p
 def standing(row: Row) -> tuple[bool, float]:
     """Return a sort key that puts the best row first.
 
-    Rows that reached the criterion (99 % of the highest possible score) with all seeds come first, sorted by their steps to
-    90 % of that score. All others follow, the best score first.
+    Rows that are compared by steps (see ``compare``) come first, sorted by their steps to 90 % of the highest possible score. All
+    others follow, the best score first.
     """
     steps = _logarithms(row)
     return (True, -row.merit) if steps is None else (False, statistics.fmean(steps))

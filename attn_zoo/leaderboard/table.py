@@ -134,7 +134,7 @@ class Comparison:
     """Score of ``row`` minus score of ``against``. Its Welch interval is not corrected for the number of comparisons."""
     ratio: Estimate | None
     """Logarithm of a quotient: the steps that ``row`` took to 90 % of the highest possible score, divided by those that ``against``
-    took. The rows are compared by this value if both reached the criterion with all seeds; otherwise it is None."""
+    took. None if the rows are compared by their scores."""
     p: float
     """Two-sided p value, corrected for the number of comparisons on the task."""
     outcome: Outcome

@@ -108,8 +108,7 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
     The verdict on any other mechanism that is significantly better than the best control is
 
     - ``better``, if its score is significantly better than that of softmax;
-    - ``as good``, if the 95 % interval of its ``gain`` (its score minus that of softmax) lies above ``-accept``, or if the
-      mechanism and softmax both reached the criterion (99 % of the highest possible score) with all seeds;
+    - ``as good``, if the 95 % interval of its ``gain`` (its score minus that of softmax) lies above ``-accept``;
     - ``worse``, if it is significantly worse than softmax;
     - ``unclear`` in all other cases.
 
@@ -152,7 +151,7 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
         return "no better" if found.outcome == Outcome.WORSE or not is_above_control(softmax) else "unclear"
     if found.ratio is None and found.outcome == Outcome.BETTER:
         return "better"
-    if found.ratio is not None or gain.low > -accept:
+    if gain.low > -accept:
         return "as good"
     return "worse" if found.outcome == Outcome.WORSE else "unclear"
 

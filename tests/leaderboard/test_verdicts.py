@@ -282,3 +282,20 @@ def test_verdicts_and_margins_stay_those_among_all_where_one_attention_is_shown(
     (shown,), (same,) = part.rows, (row for row in whole.rows if row.attention == "performer")
     assert (shown.label, shown.verdict, shown.margin) == (same.label, same.verdict, same.margin)
     assert shown.verdict == "worse" and part.best_control == whole.best_control
+
+
+def test_rows_that_reached_the_criterion_are_compared_by_their_scores_if_the_test_has_other_inputs():
+    steps = {"linear": (100, 100, 150, 100, 100), "softmax": (300, 350, 300, 300, 350), "uniform": (None,) * 5}
+    longer = [
+        replace(
+            record,
+            task_card={**record.task_card, "criterion": "validation, with 4 to 16 pairs"},
+            scores={**record.scores, "test": 0.6} if record.spec.attention == "linear" else record.scores,
+        )
+        for record in learned(steps)
+    ]
+    (same,), (table,) = tables(learned(steps)), tables(longer)
+    assert verdicts(same) == {"linear": "best", "softmax": "worse"}, "both are at the top, and linear needs fewer steps"
+    assert verdicts(table) == {"softmax": "best", "linear": "worse"}
+    assert [row.label for row in table.rows] == ["softmax", "linear", "uniform"]
+    assert all(found.ratio is None for found in table.judgement.comparisons)
