@@ -191,19 +191,20 @@ def searched() -> str:
     A cell holds the steps to 90 % of the ceiling; without them, the validation score and the steps of the trial. The chosen rate is
     bold.
     """
-    chosen: dict[tuple[Any, ...], float] = {}
+    labels = {run.run_id: row.label for table in boards_of("profile3") for row in table.rows for run in row.runs}
+    chosen: dict[tuple[Any, ...], tuple[float, str]] = {}
     longest: dict[tuple[Any, ...], dict[float, RunRecord]] = defaultdict(dict)
     for record in sorted(newer_records(), key=lambda record: record.spec.budget.steps):
         spec, rate = record.spec, record.spec.budget.learning_rate
         row = (*task_place(record), spec.attention, json.dumps(spec.options))
         if not record.is_trial:
-            chosen[row] = rate
+            chosen[row] = rate, labels[record.run_id]
         elif spec.seed == SEARCH_SEED:
             longest[row][rate] = record
     rates = sorted({rate for row in chosen for rate in longest[row]})
     lines = [
-        (f"{row[0]} ({row[1]})", f"`{row[2]}`", *(_trial(longest[row].get(rate), rate == chosen[row]) for rate in rates))
-        for row in sorted(chosen)
+        (f"{row[0]} ({row[1]})", f"`{label}`", *(_trial(longest[row].get(rate), rate == best) for rate in rates))
+        for row, (best, label) in sorted(chosen.items())
     ]
     return tabulate(lines, ("task", "mechanism", *map(str, rates)), tablefmt="github", disable_numparse=True)
 
