@@ -18,8 +18,6 @@ from attn_zoo.contract.errors import UnknownNameError
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
-ALIKE = "validation"
-"""Name of validation examples (``Task.criterion``) if test examples are of the same kind."""
 UNASKED = -100
 """Label of a position that is not scored. PyTorch's losses ignore this label. If labels are floating-point numbers, NaN takes its
 place.
@@ -331,10 +329,10 @@ class Task(ABC):
         """Name of the validation examples in reports. If a run trains until a criterion is met, the score on these examples decides
         when the run stops.
 
-        The default is ``ALIKE``. A task overrides this property if its test examples differ in kind from the validation
+        The default is ``validation``. A task overrides this property if its test examples differ in kind from the validation
         examples, for example because the test examples are longer. The name then describes the validation examples.
         """
-        return ALIKE
+        return "validation"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
         """Return the subsets of a split that are scored separately, such as the examples of one length. By default, there are no

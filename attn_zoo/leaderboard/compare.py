@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from attn_zoo.checks import check_text
-from attn_zoo.contract.task import ALIKE
 from attn_zoo.leaderboard.statistics import CONFIDENCE, SMALLEST, Estimate, holm, welch
 from attn_zoo.leaderboard.table import COSTS, COUNTED, Comparison, Judgement, Outcome, Row, Table, Verdict, best_on_validation
 
@@ -88,8 +87,7 @@ def _logarithms(row: Row) -> list[float] | None:
     the kind on which the criterion was reached. Otherwise return None."""
     steps = [run.steps_to_90 for run in row.runs if run.steps_to_90]
     whole = row.learned is not None and row.learned.count == row.learned.of == len(steps)
-    alike = all(run.task_card.get("criterion", ALIKE) == ALIKE for run in row.runs)
-    return [math.log(count) for count in steps] if whole and alike else None
+    return [math.log(count) for count in steps] if whole and all(run.tests_as_validated for run in row.runs) else None
 
 
 def _interval(row: Row, logarithms: Sequence[float]) -> float:

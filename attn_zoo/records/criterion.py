@@ -16,6 +16,8 @@ VALIDATIONS = 48
 """Number of validations in a run that does not meet the criterion."""
 MORE_STEPS, LEAST_STEPS = 4, 2400
 """The maximum number of steps is ``MORE_STEPS`` times the steps of the preset's fixed budget, and at least ``LEAST_STEPS``."""
+ALIKE = "validation"
+"""Name of validation examples (``Task.criterion``) if test examples are of the same kind."""
 FLAT = 0.02
 """A training loss is called flat if it falls by less than this share."""
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import ValidationError, convert
 
+from attn_zoo.records.criterion import ALIKE
 from attn_zoo.records.schema import LARGEST, OpenData, RecordData
 from attn_zoo.records.spec import RunSpec, digest_of, writable
 from attn_zoo.records.tuning import Tuning
@@ -178,6 +179,11 @@ class RunRecord:
     def steps_to_90(self) -> float | None:
         """Training steps until the validation score first reached 90 % of the highest possible score, or None if it did not."""
         return (self.reached.get("90") or {}).get("steps")
+
+    @property
+    def tests_as_validated(self) -> bool:
+        """True if the test examples are of the same kind as the validation examples, whose scores end a run with a criterion."""
+        return self.task_card.get("criterion", ALIKE) == ALIKE
 
     @property
     def validations(self) -> list[Mapping[str, float]]:

@@ -13,7 +13,7 @@ from run_helpers import CutShort, Quiet
 from attn_zoo.cli.words import _budget_from
 from attn_zoo.contract import Level
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
-from attn_zoo.records.criterion import criterion_budget, is_flat, is_met, reached
+from attn_zoo.records.criterion import ALIKE, criterion_budget, is_flat, is_met, reached
 from attn_zoo.registry import build_task, task_card
 from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner import train as loop
@@ -165,7 +165,8 @@ def test_protocols_of_fixed_budgets_are_as_before():
     ("task", "level", "words"),
     [
         ("mqar", "profile_decoder", "validation, with 4 to 16 pairs"),
-        ("mqar", "profile_encoder", "validation"),
+        ("mqar", "profile_encoder", ALIKE),
+        ("needle", "profile_encoder", ALIKE),
         ("state_words", "profile_decoder", "validation, with words of 32 elements"),
         ("flip_flop", "profile_decoder", "validation, in distribution"),
         ("needle", "profile_decoder", "validation, with 64 tokens"),
