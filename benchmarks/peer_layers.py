@@ -124,7 +124,7 @@ def recurrence(dim: int, heads: int, value: int, length: int, *, name: str, pack
     core = getattr(transformers_plain(module), function) if scaled else partial(getattr(fla_naive(module), function), scale=1.0)
 
     def read(state: Any, *inputs: Tensor, **streams: Tensor) -> tuple[Tensor, Any]:
-        query, key, value, decay, beta = (x.transpose(1, 2) for x in mechanism.updates(*inputs, **streams))
+        query, key, value, decay, beta = (x.transpose(1, 2) for x in mechanism.updates(*inputs, **streams)[:5])
         query = query * (dim // heads) ** 0.5 if scaled else query
         decay = decay[..., 0] if decay.shape[-1] == 1 else decay  # one number for each head
         return core(query, key, value, g=decay, beta=beta[..., 0])[0].transpose(1, 2), state
