@@ -132,7 +132,7 @@ def capacity_finding(found: Sequence[Recall]) -> str:
     rivals = [cell for cell in rivals if cell.width == width]
     most = max(cell.pairs for cell in rivals)
     best = sorted((cell for cell in rivals if cell.pairs == most), key=lambda cell: cell.state)
-    names = " and ".join(f"`{cell.name}` with {binary(cell.state)}" for cell in best)
+    names = all_of([f"`{cell.name}` with {binary(cell.state)}" for cell in best])
     said = (
         f"At width {width}, softmax recalls {in_pairs(exact[width].pairs)} pairs with a state of {binary(exact[width].state)}. Of "
         f"the rows with a smaller state that recall at least {PAIRS[0]} pairs, {names} recall{'s' * (len(best) == 1)} the most: "
@@ -377,3 +377,8 @@ _PICTURES = {
     "length": "Test score against the length of the input after seven minutes of training",
 }
 """Descriptions of pictures by name."""
+
+
+def all_of(names: Sequence[str]) -> str:
+    """Return the names in one phrase: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

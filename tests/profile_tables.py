@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from axes_tables import length_sentence
+from axes_tables import all_of, length_sentence
 from committed import boards_of, measured, newer_records, profile_boards, task_place, titled
 from scipy.stats import fisher_exact
 from tabulate import tabulate
@@ -40,11 +40,6 @@ def choice() -> str:
     return tabulate(lines, ("use case", "use", "length of the tested inputs (tokens)"), tablefmt="github", disable_numparse=True)
 
 
-def _all_of(names: Sequence[str]) -> str:
-    """Return the names in one phrase: ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 def finding(tables: Sequence[Table]) -> str:
     """Return for each direction (bidirectional, causal) how many mechanisms that take fewer FLOPs than softmax match it on all
     tasks, and which of them match it on the most.
@@ -65,7 +60,7 @@ def _finding(direction: str, some: Sequence[Ability]) -> str:
         return ""
     most = max(sum(tasks.values()) for tasks in cheap.values())
     names = [name for name, tasks in cheap.items() if sum(tasks.values()) == most]
-    named = _all_of([f"`{name}`" for name in names])
+    named = all_of([f"`{name}`" for name in names])
     text = (
         f"{len(cheap)} mechanism{'s' * (len(cheap) > 1)} with fewer FLOPs than softmax {'were' if len(cheap) > 1 else 'was'} run "
         f"on at least half of the {len(some)} {direction} task{'s' * (len(some) != 1)}. "
@@ -85,8 +80,8 @@ def _finding(direction: str, some: Sequence[Ability]) -> str:
     hardest = [task for task in share if share[task] == min(share.values()) and share[task] < 1]
     if not hardest:
         return f"{text}."
-    counts = _all_of([f"{sum(at[task])} of {len(at[task])}" for task in hardest])
-    return f"{text}. Softmax is hardest to match on {_all_of(hardest)}: {counts} mechanisms match it there."
+    counts = all_of([f"{sum(at[task])} of {len(at[task])}" for task in hardest])
+    return f"{text}. Softmax is hardest to match on {all_of(hardest)}: {counts} mechanisms match it there."
 
 
 def regime() -> str:
@@ -103,7 +98,7 @@ def regime() -> str:
     newer = [titled(table) for table in tables if table.budget.get("until") == "criterion"]
     if newer:
         these = "these tasks" if newer[1:] else "this task"
-        told += f"On {_all_of(newer)}, a run ended when it had learned the task. On {these}, some mechanisms were not run yet. "
+        told += f"On {all_of(newer)}, a run ended when it had learned the task. On {these}, some mechanisms were not run yet. "
         told += "On the other tasks, training"
     else:
         told += "Training"
@@ -124,7 +119,7 @@ def _older(tables: list[Table]) -> str:
     any."""
     ran = {(row.attention, row.card["version"]) for table in tables for row in table.rows}
     names = sorted({f"`{name}`" for name, version in ran if version < card(name).version})
-    said = f"Some results of {_all_of(names)} come from an earlier version of the mechanism, which computed something different."
+    said = f"Some results of {all_of(names)} come from an earlier version of the mechanism, which computed something different."
     return said if names else ""
 
 
