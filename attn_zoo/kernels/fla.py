@@ -84,15 +84,6 @@ def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch hea
     return F.pad(x, (0, -x.shape[-1] % STEP))
 
 
-def too_wide(owner: str, head_dim: int) -> str | None:
-    """Return why the kernel of a delta rule cannot run for heads of ``head_dim`` channels, or None if it can. ``owner`` is the name
-    of the mechanism.
-    """
-    if head_dim <= WIDEST:
-        return None
-    return f"{owner}:fla must have a head_dim of at most {WIDEST}; got {head_dim}. Use implementation=eager"
-
-
 def without_causality(owner: str) -> str:
     """Return the sentence that states why the implementation ``fla`` does not support bidirectional attention of the mechanism
     ``owner``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +55,18 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
     """
 
     by_chunks: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
+    fla_widest: ClassVar[int | None] = None
+    """Largest number of channels per head that flash-linear-attention's kernel supports. None if it has no limit."""
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Return why the implementation cannot run, or None if it can. ``fla`` must not have heads wider than ``fla_widest``."""
+        if implementation == "fla" and cls.fla_widest is not None and geometry.head_dim > cls.fla_widest:
+            return (
+                f"{cls.card.name}:fla must have a head_dim of at most {cls.fla_widest}; got {geometry.head_dim}. Use "
+                "implementation=eager"
+            )
+        return super().refuses(implementation, geometry, options)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:

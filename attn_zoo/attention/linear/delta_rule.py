@@ -79,14 +79,7 @@ class DeltaRule(NormalisedMemory[Options]):
         causal; the bidirectional form adds the outputs of both reading directions. Padded tokens leave the memory unchanged.
     """
 
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports at most 256
-        channels per head.
-        """
-        if implementation == "fla" and (reason := fla.too_wide(cls.card.name, geometry.head_dim)):
-            return reason
-        return super().refuses(implementation, geometry, options)
+    fla_widest = fla.WIDEST
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: PerHead) -> Queries:
         """Return the outputs: apply Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ and yₜ = Sₜᵀ qₜ token by token."""

@@ -66,18 +66,11 @@ class KimiDelta(ChunkedMemory[Options]):
         directions. Padded tokens leave the memory unchanged.
     """
 
+    fla_widest = fla.WIDEST
+
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.forget = ForgetGate(geometry.heads, geometry.head_dim)
-
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Return why the implementation cannot run, or None if it can. flash-linear-attention's kernel supports at most 256
-        channels per head.
-        """
-        if implementation == "fla" and (reason := fla.too_wide(cls.card.name, geometry.head_dim)):
-            return reason
-        return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, decay: Keys, strength: PerHead) -> Queries:
         """Return the outputs: each token replaces the memory S by (I − β k kᵀ) Diag(α) S + β k vᵀ, and then its query reads S."""
