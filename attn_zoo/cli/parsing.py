@@ -150,7 +150,7 @@ def read_keys(
         UnknownNameError: no such key.
         ValueError: a word is not of the form KEY=VALUE, or a key that is not a list has several values.
     """
-    from attn_zoo.cli.words import read_word  # here, as both need torch
+    from attn_zoo.cli.words import ROWS, read_word  # here, as both need torch
     from attn_zoo.contract import UnknownNameError
 
     found: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def read_keys(
             read = read.as_text()
         whole = key not in lists or read.value is None or isinstance(read.value, list)
         value = read.value if whole else read.values()
-        if key == "attention":  # a row, which the command reads again
+        if key in ROWS:  # rows, which the command reads again
             value = list(map(str, value)) if isinstance(value, list) else str(value)
         found[key] = value
     return found

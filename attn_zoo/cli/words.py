@@ -26,6 +26,8 @@ from attn_zoo.rows import RowName, read_rows, split
 _NAMES = ("attention", "task", *COMPOSED)
 """Keys of a run whose values are names or, for ``attention``, mechanisms with options."""
 
+ROWS = ("attention", "mechanisms")
+"""Keys whose values are mechanisms with options. The second is a key of ``benchmarks/peers.py``."""
 MULTIRUN = ("-m", "--multirun")
 FLAGS = (*MULTIRUN, "-h", "--help", "--plan")
 """Options without a value, in commands that parse KEY=VALUE words."""
@@ -44,7 +46,7 @@ class Word(NamedTuple):
     text: str
     """Value as written."""
     value: Any
-    """Value as plain data or, if the word has several values, as a sweep object of Hydra. A value of ``attention`` is a row."""
+    """Value as plain data or, if the word has several values, as a sweep object of Hydra. A value of a key in ``ROWS`` is a row."""
     added: bool = False
     """True if the key was written with ``+`` before it."""
 
@@ -124,14 +126,14 @@ def as_keys(words: Sequence[str]) -> list[str]:
 
 
 def read_word(word: str) -> Word:
-    """Return the key and the value of a word. The value of ``attention`` is a row, or a sweep or list of rows.
+    """Return the key and the value of a word. The value of a key in ``ROWS`` is a row, or a sweep or list of rows.
 
     Raises:
         ValueError: the word is not of the form KEY=VALUE, or its value is not a valid mechanism with options.
     """
     key, equals, text = word.partition("=")
-    if equals and key.lstrip("+") == "attention":
-        return Word("attention", text, _rows(text), key != "attention")
+    if equals and (name := key.lstrip("+")) in ROWS:
+        return Word(name, text, _rows(text), key != name)
     try:
         read = OverridesParser.create().parse_override(word)
     except HydraException as error:
@@ -201,7 +203,7 @@ def unfolded(words: Iterable[Word]) -> list[Word]:
 
 
 def _rows(text: str) -> Any:
-    """Return the row that the value of ``attention`` names, a sweep if it names several, or a list if it is in brackets.
+    """Return the row that the value of a key in ``ROWS`` names, a sweep if it names several, or a list if it is in brackets.
 
     Raises:
         ValueError: a part of the text is not a row.

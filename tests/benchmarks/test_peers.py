@@ -22,6 +22,7 @@ from attn_zoo.bench.protocol import TimingProtocol
 from attn_zoo.bench.session import Session
 from attn_zoo.bench.workers import WorkerError
 from attn_zoo.cli.measure import run_experiment
+from attn_zoo.cli.parsing import read_keys
 from attn_zoo.contract import CompressingAttention
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
@@ -272,6 +273,13 @@ def test_table_of_the_fixture():
     partial = fixture()
     partial.complete = False
     assert Peers.report(partial).startswith("**Not complete")
+
+
+@pytest.mark.parametrize("brackets", ["{}", "[{}]"])
+def test_comparisons_with_a_hyperparameter_are_read_from_the_command_line(brackets):
+    words = [f"mechanisms={brackets.format('linformer[projected_length=8],linear_causal')}"]
+    assert read_keys("peers", words, Peers) == {"mechanisms": GIVEN["mechanisms"]}
+    assert read_keys("peers", ["mechanisms=linear_causal"], Peers) == {"mechanisms": ["linear_causal"]}
 
 
 @pytest.mark.exhaustive
