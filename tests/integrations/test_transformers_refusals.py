@@ -239,6 +239,8 @@ def test_stages_of_different_widths():
     sizes: dict[str, Any] = {"hidden_sizes": [8, 16], "num_encoder_blocks": 2, "depths": [1, 1], "num_attention_heads": [1, 2]}
     sizes |= {"sr_ratios": [1, 1], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [1, 1], "decoder_hidden_size": 8}
     model, images = transformers.SegformerModel(transformers.SegformerConfig(**sizes)).eval(), torch.randn(1, 3, 32, 32)
+    if not any(hasattr(module, "is_causal") for module in model.modules()):
+        pytest.skip("Segformer of this version of transformers, such as 5.4.0, does not call the attention interface")
     expected = model(images)[0]
     replace_attention(model, "softmax", length=64, attention_dropout=0.0, short_convolution=3)
     torch.testing.assert_close(model(images)[0], expected)
