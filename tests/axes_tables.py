@@ -15,7 +15,7 @@ from scipy.stats import permutation_test, rankdata, spearmanr
 
 from attn_zoo.bench.tables import binary
 from attn_zoo.leaderboard import Row, Table
-from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, standing
+from attn_zoo.leaderboard.compare import BASELINE, SEEDS_NEEDED, compare, is_above_control, standing
 from attn_zoo.leaderboard.metrics import compared, score
 from attn_zoo.leaderboard.statistics import holm
 from attn_zoo.leaderboard.table import Comparison, Outcome, shown_rows, titles
@@ -332,11 +332,15 @@ def hybrids(made: Sequence[Table]) -> str:
 
 
 def hybrids_finding(made: Sequence[Table]) -> str:
-    """Return, for each task, which hybrid the leaderboard puts first, and whether it is better than softmax."""
+    """Return, for each task, which hybrid the leaderboard puts first, and whether it is better than softmax. On a task where no
+    hybrid is better than the best control, return this."""
     said = []
     for table in made:
         mixed = [row for row in table.rows if "+" in row.attention and row.against_softmax]
         if not mixed:
+            continue
+        if not any(map(is_above_control, mixed)):
+            said.append(f"On {titled(table)}, no hybrid is better than the best control, `{table.control}`.")
             continue
         best = min(mixed, key=standing)
         assert best.against_softmax

@@ -145,14 +145,15 @@ def test_a_mechanism_has_its_place_by_the_row_that_is_best_on_validation():
 
 
 def test_the_best_hybrid_is_compared_with_softmax_where_both_have_seeds():
-    def rows(hybrid: float, seeds: int = 3) -> list[RunRecord]:
-        names = {"softmax": 0.6, "3*linear+softmax": hybrid, "2*linear+softmax": 0.3, "none": 0.1}
+    def rows(hybrid: float, seeds: int = 3, control: float = 0.1) -> list[RunRecord]:
+        names = {"softmax": 0.6, "3*linear+softmax": hybrid, "2*linear+softmax": 0.3, "none": control}
         return [make_record(name, "mqar", seed, test=test) for name, test in names.items() for seed in range(1, seeds + 1)]
 
     better, worse = (hybrids(tables(rows(at))) for at in (0.9, 0.4))
     assert "the best hybrid, `3*linear+softmax`, is better than softmax.**" in better
     assert "the best hybrid, `3*linear+softmax`, is worse than softmax.**" in worse and "Not run: 30 of 34 cells." in worse
     assert re.search(r"\| none \(c\) ", worse), worse
+    assert "no hybrid is better than the best control, `none`.**" in hybrids(tables(rows(0.4, control=0.4)))
     assert "Not decided" in hybrids(tables(rows(0.9, seeds=1)))
 
 
