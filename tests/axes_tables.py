@@ -332,8 +332,8 @@ def hybrids(made: Sequence[Table]) -> str:
 
 
 def hybrids_finding(made: Sequence[Table]) -> str:
-    """Return, for each task, which hybrid the leaderboard puts first, and whether it is better than softmax. On a task where no
-    hybrid is better than the best control, return this."""
+    """Return one sentence per task: which hybrid the leaderboard puts first and whether it is better than softmax or, if this is
+    so, that no hybrid is better than the best control."""
     said = []
     for table in made:
         mixed = [row for row in table.rows if "+" in row.attention and row.against_softmax]
